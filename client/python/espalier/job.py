@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from espalier import errors
 from espalier.counts import check_count, seconds_of
 from espalier.plan import Plan
-from espalier.rpc import ConnectionEnded, Settings, idempotency_key, method
+from espalier.rpc import Settings, idempotency_key, method
 from espalier.steps import (
     Asynchronous,
     Blocking,
@@ -24,7 +24,6 @@ from espalier.steps import (
     Lost,
     Open,
     Read,
-    Sleep,
     Step,
     Steps,
     Unary,
@@ -37,6 +36,7 @@ from espalier.steps import (
 )
 from espalier.transfer import FolderWriter, Progress
 from espalier.v1 import models_pb2, plan_pb2, training_pb2
+from espalier.watching import Watched, keep_watching
 
 if TYPE_CHECKING:
     import numpy as np
@@ -143,60 +143,48 @@ def watch(
     A lost connection is resumed where it broke off, for up to watch_retry_for seconds; a WARNING says so.
     DeadlineExceeded at `end` (of time.monotonic).
     """
-    pause, give_up, over = 0.2, math.inf, False
-    while True:
+    over, messages = False, 0
+
+    def open_watch(left: float | None) -> Open:
+        nonlocal messages
+        messages = 0  # the coordinator sends all messages again
         request = training_pb2.WatchRequest(job_id=job_id, from_step=position.step, no_follow=not follow)
-        replies, messages = None, 0  # the coordinator sends all messages again
-        try:
-            left = None if end is None else max(0.001, end - time.monotonic())
-            replies = yield Open(method("Training", "Watch"), request, left)
-            while (event := (yield Read(replies))) is not None:
-                pause, give_up = 0.2, math.inf
-                if event.HasField("step"):
-                    position.step = max(position.step, event.step.step + 1)
-                elif event.HasField("job"):
-                    over = is_over(event.job.state)
-                    if event.job.state == training_pb2.RECOVERING:
-                        # The job goes back to its checkpoint and repeats those steps.
-                        position.step = min(position.step, event.job.checkpoint_step)
-                        position.validated = min(position.validated, event.job.checkpoint_step)
-                elif event.HasField("validation"):
-                    if event.validation.step < position.validated:
-                        continue
-                    position.validated = event.validation.step + 1
-                else:
-                    messages += 1
-                    if messages <= position.messages:
-                        continue
-                    position.messages = messages
-                yield Emit(event)
-            return
-        except ConnectionEnded:
-            raise
-        except errors.DeadlineExceeded:
-            raise errors.DeadlineExceeded(f"job {job_id} is not over yet; it goes on") from None
-        # Cancelled: by the coordinator, because nothing was read for long.
-        except (Lost, errors.Unavailable, errors.Cancelled) as lost:
-            if over:
-                return
-            error = lost.error if isinstance(lost, Lost) else lost
-        finally:
-            if replies is not None:
-                replies.cancel()
-        if give_up == math.inf:
-            give_up = time.monotonic() + settings.watch_retry_for
-            text = (
-                f"connection to the coordinator at {settings.address} lost, trying for {settings.watch_retry_for:g} s"
-            )
-            warning = training_pb2.JobMessage(text=text, level=training_pb2.JobMessage.WARNING)
-            yield Emit(training_pb2.JobEvent(message=warning))
-        if time.monotonic() + pause > give_up:
-            raise errors.Unavailable(
-                f"{error}. The job is kept: start the coordinator again with the same data folder, and it goes on from "
-                f"its last checkpoint; wait for it: client.job('{job_id}').wait()"
-            )
-        yield Sleep(pause)
-        pause = min(2 * pause, 2.0)
+        return Open(method("Training", "Watch"), request, left)
+
+    def take(event: training_pb2.JobEvent) -> training_pb2.JobEvent | None:
+        nonlocal over, messages
+        if event.HasField("step"):
+            position.step = max(position.step, event.step.step + 1)
+        elif event.HasField("job"):
+            over = is_over(event.job.state)
+            if event.job.state == training_pb2.RECOVERING:
+                # The job goes back to its checkpoint and repeats those steps.
+                position.step = min(position.step, event.job.checkpoint_step)
+                position.validated = min(position.validated, event.job.checkpoint_step)
+        elif event.HasField("validation"):
+            if event.validation.step < position.validated:
+                return None
+            position.validated = event.validation.step + 1
+        else:
+            messages += 1
+            if messages <= position.messages:
+                return None
+            position.messages = messages
+        return event
+
+    def warning(text: str) -> training_pb2.JobEvent:
+        message = training_pb2.JobMessage(text=text, level=training_pb2.JobMessage.WARNING)
+        return training_pb2.JobEvent(message=message)
+
+    watched = Watched(
+        open_watch,
+        take,
+        lambda: over,
+        warning,
+        late=f"job {job_id} is not over yet; it goes on",
+        kept=f"The job is kept (wait for it: client.job('{job_id}').wait())",
+    )
+    yield from keep_watching(watched, settings, end, settings.watch_retry_for)
 
 
 def download(name: str, folder: Path, progress: Progress | None = None) -> Steps[models_pb2.Artifact]:

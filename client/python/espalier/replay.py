@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from dataclasses import dataclass
@@ -15,15 +14,12 @@ from espalier.history import History, HistoryInfo
 from espalier.notes import warn
 from espalier.plan import seconds
 from espalier.progress import Printer
-from espalier.rpc import ConnectionEnded, Settings, method
+from espalier.rpc import Settings, method
 from espalier.steps import (
     Asynchronous,
     Blocking,
     Emit,
-    Lost,
     Open,
-    Read,
-    Sleep,
     Step,
     Steps,
     Unary,
@@ -33,6 +29,7 @@ from espalier.steps import (
     value,
 )
 from espalier.v1 import replay_pb2
+from espalier.watching import Watched, keep_watching
 
 logger = logging.getLogger("espalier")
 Answers: TypeAlias = "Generator[Step | Emit[HistoryInfo], Any, None]"
@@ -142,47 +139,37 @@ def watch(
     DeadlineExceeded at `end` (of time.monotonic).
     """
     seen: set[tuple[str, str, str, int]] = set()  # answers: the coordinator sends all of them again
-    pause, give_up, over = 0.2, math.inf, False
-    while True:
-        replies = None
-        try:
-            left = None if end is None else max(0.001, end - time.monotonic())
-            request = replay_pb2.WatchReplayRequest(replay_id=replay_id, with_rows=with_rows)
-            replies = yield Open(method("Replay", "Watch"), request, left)
-            while (event := (yield Read(replies))) is not None:
-                pause, give_up = 0.2, math.inf
-                if event.HasField("row"):
-                    row = event.row
-                    key = (row.job_id, row.name, row.reduction, row.step)
-                    if key in seen:
-                        continue
-                    seen.add(key)
-                    yield Emit(HistoryInfo(row))
-                else:
-                    over = replay_is_over(event.replay.state)
-                    changed(event.replay)
-            return
-        except ConnectionEnded:
-            raise
-        except errors.DeadlineExceeded:
-            raise errors.DeadlineExceeded(f"{replay_id} is not over yet; it goes on") from None
-        # Cancelled: by the coordinator, because nothing was read for long.
-        except (Lost, errors.Unavailable, errors.Cancelled) as lost:
-            if over:
-                return
-            error = lost.error if isinstance(lost, Lost) else lost
-        finally:
-            if replies is not None:
-                replies.cancel()
-        if give_up == math.inf:
-            give_up = time.monotonic() + retry_for
-            logger.warning("connection to the coordinator at %s lost, trying for %g s", settings.address, retry_for)
-        if time.monotonic() + pause > give_up:
-            raise errors.Unavailable(
-                f"{error}. The replay is kept: start the coordinator again with the same data folder, and it goes on"
-            )
-        yield Sleep(pause)
-        pause = min(2 * pause, 2.0)
+    over = False
+
+    def open_watch(left: float | None) -> Open:
+        request = replay_pb2.WatchReplayRequest(replay_id=replay_id, with_rows=with_rows)
+        return Open(method("Replay", "Watch"), request, left)
+
+    def take(event: replay_pb2.ReplayEvent) -> HistoryInfo | None:
+        nonlocal over
+        if not event.HasField("row"):
+            over = replay_is_over(event.replay.state)
+            changed(event.replay)
+            return None
+        row = event.row
+        key = (row.job_id, row.name, row.reduction, row.step)
+        if key in seen:
+            return None
+        seen.add(key)
+        return HistoryInfo(row)
+
+    def warn_of_loss(text: str) -> None:
+        logger.warning("%s", text)
+
+    watched: Watched[HistoryInfo] = Watched(
+        open_watch,
+        take,
+        lambda: over,
+        warn_of_loss,
+        late=f"{replay_id} is not over yet; it goes on",
+        kept="The replay is kept",
+    )
+    yield from keep_watching(watched, settings, end, retry_for)
 
 
 class _Enough(Exception):
