@@ -34,8 +34,8 @@ class RecordSchedule {
   void Asked(int64_t steps_done);
   // They could not be told: no checkpoint is due until one more distance is trained.
   void NotAsked();
-  // Any checkpoint is there, or found no room; whoever asked for it. `seconds`: by which it has
-  // delayed the training.
+  // Any checkpoint is there, or found no room, no matter who asked for it. `seconds`: by which it
+  // has delayed the training.
   void Written(int64_t steps_done, double seconds);
 
  private:
