@@ -46,7 +46,11 @@ absl::StatusOr<HashedRun> RunningReplay::RunHashed(const Segment& segment, int n
   const std::shared_ptr<const ReplayProgram>& program =
       run.programs[run.AttemptAt(segment.cut.checkpoint)];
   SegmentTask task;
-  task.name = ReplayAttemptName(run.job_id, "located", number);
+  {
+    absl::MutexLock lock(&mutex_);
+    // Apart from the segment's name, and from those of other replays of the job.
+    task.name = ReplayAttemptName(run.job_id, absl::StrCat(info_.id(), "-located"), number);
+  }
   task.attempt = static_cast<uint64_t>(tools_.clock->NowUnixMillis());
   task.job_id = run.job_id;
   task.spec = &run.spec;
