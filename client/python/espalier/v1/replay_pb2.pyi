@@ -134,12 +134,14 @@ class ReplayDifference(_message.Message):
 class ReplayEstimate(_message.Message):
     __slots__ = ["bytes", "lacking", "loading_seconds", "logged_steps", "notes", "rows", "seconds", "segments", "steps"]
     class Lacking(_message.Message):
-        __slots__ = ["log", "run"]
+        __slots__ = ["log", "reasons", "run"]
         LOG_FIELD_NUMBER: _ClassVar[int]
+        REASONS_FIELD_NUMBER: _ClassVar[int]
         RUN_FIELD_NUMBER: _ClassVar[int]
         log: _containers.RepeatedScalarFieldContainer[str]
+        reasons: _containers.RepeatedScalarFieldContainer[str]
         run: str
-        def __init__(self, run: _Optional[str] = ..., log: _Optional[_Iterable[str]] = ...) -> None: ...
+        def __init__(self, run: _Optional[str] = ..., log: _Optional[_Iterable[str]] = ..., reasons: _Optional[_Iterable[str]] = ...) -> None: ...
     BYTES_FIELD_NUMBER: _ClassVar[int]
     LACKING_FIELD_NUMBER: _ClassVar[int]
     LOADING_SECONDS_FIELD_NUMBER: _ClassVar[int]

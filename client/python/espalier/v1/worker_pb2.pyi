@@ -73,7 +73,16 @@ class CheckpointAtRequest(_message.Message):
     def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., steps_done: _Optional[int] = ...) -> None: ...
 
 class CheckpointShard(_message.Message):
-    __slots__ = ["bytes", "directory", "file", "not_written", "sha256", "stall_seconds", "steps_done", "write_seconds", "writer_cpu_seconds"]
+    __slots__ = ["bytes", "directory", "file", "not_written", "sha256", "stall_seconds", "steps_done", "unchanged", "write_seconds", "writer_cpu_seconds"]
+    class Unchanged(_message.Message):
+        __slots__ = ["bytes", "file", "sha256"]
+        BYTES_FIELD_NUMBER: _ClassVar[int]
+        FILE_FIELD_NUMBER: _ClassVar[int]
+        SHA256_FIELD_NUMBER: _ClassVar[int]
+        bytes: int
+        file: str
+        sha256: str
+        def __init__(self, file: _Optional[str] = ..., sha256: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
     BYTES_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_FIELD_NUMBER: _ClassVar[int]
     FILE_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +90,7 @@ class CheckpointShard(_message.Message):
     SHA256_FIELD_NUMBER: _ClassVar[int]
     STALL_SECONDS_FIELD_NUMBER: _ClassVar[int]
     STEPS_DONE_FIELD_NUMBER: _ClassVar[int]
+    UNCHANGED_FIELD_NUMBER: _ClassVar[int]
     WRITER_CPU_SECONDS_FIELD_NUMBER: _ClassVar[int]
     WRITE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     bytes: int
@@ -90,9 +100,10 @@ class CheckpointShard(_message.Message):
     sha256: str
     stall_seconds: float
     steps_done: int
+    unchanged: CheckpointShard.Unchanged
     write_seconds: float
     writer_cpu_seconds: float
-    def __init__(self, steps_done: _Optional[int] = ..., directory: _Optional[str] = ..., file: _Optional[str] = ..., sha256: _Optional[str] = ..., bytes: _Optional[int] = ..., not_written: _Optional[str] = ..., stall_seconds: _Optional[float] = ..., writer_cpu_seconds: _Optional[float] = ..., write_seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, steps_done: _Optional[int] = ..., directory: _Optional[str] = ..., file: _Optional[str] = ..., sha256: _Optional[str] = ..., bytes: _Optional[int] = ..., not_written: _Optional[str] = ..., stall_seconds: _Optional[float] = ..., writer_cpu_seconds: _Optional[float] = ..., write_seconds: _Optional[float] = ..., unchanged: _Optional[_Union[CheckpointShard.Unchanged, _Mapping]] = ...) -> None: ...
 
 class InstructionHashes(_message.Message):
     __slots__ = ["entries", "step"]
@@ -408,7 +419,7 @@ class RunEvent(_message.Message):
     def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., step: _Optional[_Union[_training_pb2.StepReport, _Mapping]] = ..., shard: _Optional[_Union[CheckpointShard, _Mapping]] = ..., evaluation: _Optional[_Union[_training_pb2.StepReport, _Mapping]] = ..., measured_peak_bytes: _Optional[int] = ..., communication: _Optional[_Union[_cluster_pb2.CommunicationProfile, _Mapping]] = ..., operator_times: _Optional[_Union[OperatorTimes, _Mapping]] = ..., unreachable_rank: _Optional[int] = ..., probes: _Optional[_Union[ProbeResults, _Mapping]] = ..., hashes: _Optional[_Union[InstructionHashes, _Mapping]] = ...) -> None: ...
 
 class RunRequest(_message.Message):
-    __slots__ = ["attempt", "checkpoint_at_begin", "checkpoint_every_steps", "checkpoint_root", "evaluate_at_end", "first_step", "goes_on", "hash_step", "last_step", "probe_steps", "stream"]
+    __slots__ = ["attempt", "checkpoint_at_begin", "checkpoint_every_steps", "checkpoint_root", "evaluate_at_end", "first_step", "goes_on", "hash_step", "last_step", "probe_steps", "restore_checkpoint", "stream"]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_AT_BEGIN_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_EVERY_STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -419,6 +430,7 @@ class RunRequest(_message.Message):
     HASH_STEP_FIELD_NUMBER: _ClassVar[int]
     LAST_STEP_FIELD_NUMBER: _ClassVar[int]
     PROBE_STEPS_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     attempt: Attempt
     checkpoint_at_begin: bool
@@ -430,8 +442,9 @@ class RunRequest(_message.Message):
     hash_step: int
     last_step: int
     probe_steps: ProbeSteps
+    restore_checkpoint: str
     stream: _containers.RepeatedCompositeFieldContainer[StreamPart]
-    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., first_step: _Optional[int] = ..., last_step: _Optional[int] = ..., checkpoint_every_steps: _Optional[int] = ..., checkpoint_root: _Optional[str] = ..., evaluate_at_end: bool = ..., checkpoint_at_begin: bool = ..., goes_on: bool = ..., stream: _Optional[_Iterable[_Union[StreamPart, _Mapping]]] = ..., probe_steps: _Optional[_Union[ProbeSteps, _Mapping]] = ..., hash_step: _Optional[int] = ...) -> None: ...
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., first_step: _Optional[int] = ..., last_step: _Optional[int] = ..., checkpoint_every_steps: _Optional[int] = ..., checkpoint_root: _Optional[str] = ..., evaluate_at_end: bool = ..., checkpoint_at_begin: bool = ..., goes_on: bool = ..., stream: _Optional[_Iterable[_Union[StreamPart, _Mapping]]] = ..., probe_steps: _Optional[_Union[ProbeSteps, _Mapping]] = ..., hash_step: _Optional[int] = ..., restore_checkpoint: _Optional[str] = ...) -> None: ...
 
 class SamplingMetadata(_message.Message):
     __slots__ = ["coupled", "edits", "logprobs", "min_p", "prompt_logprobs", "seed", "temperature", "top_k", "top_p", "typical_p"]
