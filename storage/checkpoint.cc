@@ -37,14 +37,11 @@ bool ParseEntryName(const std::string& entry, std::string* name, Dims* start) {
   return true;
 }
 
-}  // namespace
-
-absl::StatusOr<ManifestFile> WriteCheckpointShard(CheckpointStore& store, const std::string& folder,
-                                                  int rank,
-                                                  const std::vector<CheckpointEntry>& entries,
-                                                  CheckpointSource& source) {
-  ManifestFile result;
-  result.name = absl::StrCat("rank-", rank, ".safetensors");
+// Writes `file`, whose name says where, and adds its size and hash.
+absl::StatusOr<ManifestFile> WriteShardFile(CheckpointStore& store, const std::string& folder,
+                                            ManifestFile file,
+                                            const std::vector<CheckpointEntry>& entries,
+                                            CheckpointSource& source) {
   std::vector<SafetensorsWriter::Tensor> tensors;
   std::map<std::string, std::string> metadata;
   for (const CheckpointEntry& entry : entries) {
@@ -55,7 +52,7 @@ absl::StatusOr<ManifestFile> WriteCheckpointShard(CheckpointStore& store, const 
     metadata[name] = facts.dump();
     tensors.push_back({name, entry.spec.type()});
   }
-  const std::string name = JoinPath(folder, result.name);
+  const std::string name = PathOf(folder, file);
   absl::StatusOr<std::unique_ptr<CheckpointStore::Upload>> upload = store.Put(name);
   if (!upload.ok()) return upload.status();
   SafetensorsWriter writer(*std::move(upload), name);
@@ -75,9 +72,30 @@ absl::StatusOr<ManifestFile> WriteCheckpointShard(CheckpointStore& store, const 
   }
   absl::StatusOr<SafetensorsWriter::Written> written = writer.Finish();
   if (!written.ok()) return written.status();
-  result.sha256 = written->sha256;
-  result.bytes = written->bytes;
-  return result;
+  file.sha256 = written->sha256;
+  file.bytes = written->bytes;
+  return file;
+}
+
+}  // namespace
+
+absl::StatusOr<ManifestFile> WriteCheckpointShard(CheckpointStore& store, const std::string& folder,
+                                                  int rank,
+                                                  const std::vector<CheckpointEntry>& entries,
+                                                  CheckpointSource& source) {
+  ManifestFile file;
+  file.name = absl::StrCat("rank-", rank, ".safetensors");
+  return WriteShardFile(store, folder, std::move(file), entries, source);
+}
+
+absl::StatusOr<ManifestFile> WriteUnchangedShard(CheckpointStore& store, const std::string& folder,
+                                                 int rank,
+                                                 const std::vector<CheckpointEntry>& entries,
+                                                 CheckpointSource& source) {
+  ManifestFile file;
+  file.name = absl::StrCat("unchanged-rank-", rank, ".safetensors");
+  file.shared = true;
+  return WriteShardFile(store, folder, std::move(file), entries, source);
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(
@@ -87,7 +105,7 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(
   if (absl::Status s = CheckShardSizes(store, folder, *manifest); !s.ok()) return s;
   auto reader = std::make_unique<CheckpointReader>();
   for (const ManifestFile& listed : manifest->files) {
-    const std::string name = JoinPath(folder, listed.name);
+    const std::string name = PathOf(folder, listed);
     absl::StatusOr<std::unique_ptr<ReadableFile>> open = store.Open(name);
     if (!open.ok()) return open.status();
     absl::StatusOr<std::unique_ptr<SafetensorsFile>> file =

@@ -2,7 +2,8 @@
 //
 // A shard file rank-<r>.safetensors has one tensor per saved buffer, named "<buffer>@<start,...>",
 // where start is its offset in the whole tensor. Its metadata maps that name to the JSON
-// {"global": [...], "kind": "parameter" | "state"}.
+// {"global": [...], "kind": "parameter" | "state"}. unchanged-rank-<r>.safetensors, beside the
+// checkpoint's folder, is alike; a tensor's regions may be in files of both kinds.
 #pragma once
 
 #include <cstdint>
@@ -45,6 +46,13 @@ absl::StatusOr<ManifestFile> WriteCheckpointShard(CheckpointStore& store, const 
                                                   const std::vector<CheckpointEntry>& entries,
                                                   CheckpointSource& source);
 
+// The same of values that all checkpoints of an attempt have, in unchanged-rank-<rank>.safetensors
+// beside `folder`.
+absl::StatusOr<ManifestFile> WriteUnchangedShard(CheckpointStore& store, const std::string& folder,
+                                                 int rank,
+                                                 const std::vector<CheckpointEntry>& entries,
+                                                 CheckpointSource& source);
+
 class CheckpointReader {
  public:
   struct Tensor {
@@ -70,8 +78,8 @@ class CheckpointReader {
   // Checks the SHA-256 of every shard that Read used against the manifest. Bytes that were read in
   // file order are not read again. Returns DataLoss naming the file.
   absl::Status Verify();
-  // Checks the SHA-256 of every shard, used or not, by reading them. Before each file it asks
-  // `stopped`, if given, and returns Cancelled if that is true.
+  // Checks the SHA-256 of every shard, used or not and shared ones included, by reading them.
+  // Before each file it asks `stopped`, if given, and returns Cancelled if that is true.
   absl::Status VerifyAll(const std::function<bool()>& stopped = nullptr);
 
  private:

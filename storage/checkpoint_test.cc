@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "base/testing/faulty_file_system.h"
 #include "base/testing/forwarding_file_system.h"
 #include "storage/folder_checkpoint_store.h"
@@ -349,11 +350,96 @@ TEST_F(CheckpointTest, BadManifestsAreRefusedByField) {
     return ReadManifest(store_, name_).status();
   };
   EXPECT_EQ(read("{").code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(read("{\"format_version\":2}").code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(read("{\"format_version\":3}").code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(read("{\"format_version\":0}").code(), absl::StatusCode::kDataLoss);
   const absl::Status escape = read(
       "{\"format_version\":1,\"job_id\":\"j\",\"steps_done\":1,\"graph_fingerprint\":\"\","
       "\"files\":[{\"name\":\"../x\",\"sha256\":\"\",\"bytes\":1}]}");
   EXPECT_NE(std::string(escape.message()).find("files[0]"), std::string::npos) << escape;
+}
+
+// Two ranks' parameters of rows that training does not change are in files beside the folders of
+// two checkpoints, which hold the others.
+TEST_F(CheckpointTest, CheckpointsShareFilesOfUnchangedValues) {
+  const std::string job = name_;
+  const auto folder = [&](int step) { return absl::StrCat(job, "/attempt-1/step-", step); };
+  std::vector<ManifestFile> shared;
+  for (int rank = 0; rank < 2; ++rank) {
+    const std::vector<CheckpointEntry> entries = {
+        {"frozen", Shard({3, 4}, {rank * 3, 0}, {6, 4}), false}};
+    CountingSource source(entries);
+    const auto file = WriteUnchangedShard(store_, folder(10), rank, entries, source);
+    ASSERT_TRUE(file.ok()) << file.status();
+    shared.push_back(*file);
+    EXPECT_EQ(PathOf(folder(20), *file),
+              absl::StrCat(job, "/attempt-1/unchanged-rank-", rank, ".safetensors"));
+  }
+  for (const int step : {10, 20}) {
+    Manifest manifest;
+    manifest.steps_done = step;
+    const std::vector<CheckpointEntry> entries = {{"w", Shard({4}, {0}, {4}), false}};
+    CountingSource source(entries);
+    const auto file = WriteCheckpointShard(store_, folder(step), 0, entries, source);
+    ASSERT_TRUE(file.ok()) << file.status();
+    manifest.files = {*file, shared[0], shared[1]};
+    ASSERT_TRUE(WriteManifest(store_, folder(step), manifest).ok());
+  }
+
+  const Manifest manifest = *ReadManifest(store_, folder(20));
+  EXPECT_EQ(manifest.format_version, 2);  // programs that do not know such files refuse it
+  EXPECT_FALSE(manifest.files[0].shared);
+  EXPECT_TRUE(manifest.files[1].shared && manifest.files[2].shared);
+  {
+    auto reader = CheckpointReader::Open(store_, folder(20));
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    const TensorSpec part = Shard({4, 2}, {1, 1}, {6, 4});  // of both ranks
+    std::vector<float> values(8);
+    ASSERT_TRUE((*reader)->Read("frozen", part, values.data()).ok());
+    EXPECT_EQ(values, CountingSource::Region(part, CountingSource::Base("frozen")));
+    EXPECT_EQ((*reader)->Verify(), absl::OkStatus());
+  }
+  const std::string out = directory_ + "-export";
+  ASSERT_TRUE(ExportHuggingFace(store_, folder(20), "{}", files_, out).ok());
+  auto exported = SafetensorsFile::Open(files_, JoinPath(out, "model.safetensors"));
+  ASSERT_TRUE(exported.ok()) << exported.status();
+  std::vector<float> values(24);
+  ASSERT_TRUE((*exported)->Read((*exported)->tensors().at("frozen"), 0, 96, values.data()).ok());
+  EXPECT_EQ(values,
+            CountingSource::Region(Shard({6, 4}, {0, 0}, {6, 4}), CountingSource::Base("frozen")));
+  std::filesystem::remove_all(out);
+
+  // Damage of a shared file is damage of each, and named.
+  const std::string path = JoinPath(testing::TempDir(), PathOf(folder(20), shared[1]));
+  {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-3, std::ios::end);
+    file.put('\x7f');
+  }
+  for (const int step : {10, 20}) {
+    auto reader = CheckpointReader::Open(store_, folder(step));
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    const absl::Status damage = (*reader)->VerifyAll();
+    EXPECT_EQ(damage.code(), absl::StatusCode::kDataLoss);
+    EXPECT_NE(damage.message().find(shared[1].name), std::string::npos) << damage;
+  }
+  std::filesystem::resize_file(path, static_cast<uintmax_t>(shared[1].bytes - 1));
+  absl::Status damage = CheckShardSizes(store_, folder(20), manifest);
+  EXPECT_EQ(damage.code(), absl::StatusCode::kDataLoss);
+  EXPECT_NE(damage.message().find(shared[1].name), std::string::npos) << damage;
+  std::filesystem::remove(path);
+  damage = CheckShardSizes(store_, folder(10), manifest);
+  EXPECT_EQ(damage.code(), absl::StatusCode::kDataLoss);
+  EXPECT_NE(damage.message().find(shared[1].name), std::string::npos) << damage;
+
+  // Only a manifest that says that it is of this kind has such files.
+  std::string text = *ReadObject(store_, JoinPath(folder(10), kManifestFile), kMaxManifestBytes);
+  const std::string version = "\"format_version\": ";
+  text.replace(text.find(version) + version.size(), 1, "1");
+  const std::string manifest_path =
+      JoinPath(testing::TempDir(), JoinPath(folder(10), kManifestFile));
+  ASSERT_TRUE(WriteFileAtomically(files_, manifest_path, text).ok());
+  EXPECT_EQ(ReadManifest(store_, folder(10)).status().code(), absl::StatusCode::kDataLoss);
+  std::filesystem::remove_all(directory_);
 }
 
 TEST_F(CheckpointTest, FullDiskLeavesNoPartialFiles) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -16,7 +17,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kFormatVersion = 1;
+constexpr int kFormatVersion = 2;         // the newest that this program reads
+constexpr int kSharedFilesVersion = 2;    // the first with shared files
 constexpr int64_t kPartBytes = 16 << 20;  // of a tensor, in memory at a time
 
 absl::Status Damaged(const std::string& path, const std::string& field) {
@@ -77,12 +79,27 @@ absl::Status WriteWholeParameters(FileSystem& files, CheckpointReader& reader,
   return writer.Finish().status();
 }
 
+// Returns -1 if there is no such file.
+absl::StatusOr<int64_t> SizeOf(ObjectReader& store, const std::string& name) {
+  const absl::StatusOr<std::unique_ptr<ReadableFile>> file = store.Open(name);
+  if (absl::IsNotFound(file.status())) return -1;
+  return file.ok() ? absl::StatusOr<int64_t>((*file)->size()) : file.status();
+}
+
 }  // namespace
+
+std::string PathOf(const std::string& folder, const ManifestFile& file) {
+  if (!file.shared) return JoinPath(folder, file.name);
+  const size_t slash = folder.rfind('/');
+  return slash == std::string::npos ? file.name : JoinPath(folder.substr(0, slash), file.name);
+}
 
 absl::Status WriteManifest(CheckpointStore& store, const std::string& folder,
                            const Manifest& manifest) {
   json out;
-  out["format_version"] = manifest.format_version;
+  const bool shares = std::any_of(manifest.files.begin(), manifest.files.end(),
+                                  [](const ManifestFile& file) { return file.shared; });
+  out["format_version"] = shares ? kSharedFilesVersion : 1;
   out["job_id"] = manifest.job_id;
   out["steps_done"] = manifest.steps_done;
   out["graph_fingerprint"] = manifest.graph_fingerprint;
@@ -92,7 +109,9 @@ absl::Status WriteManifest(CheckpointStore& store, const std::string& folder,
       return absl::InvalidArgumentError(
           absl::StrCat("manifest: '", file.name, "' is no file name"));
     }
-    out["files"].push_back({{"name", file.name}, {"sha256", file.sha256}, {"bytes", file.bytes}});
+    json entry = {{"name", file.name}, {"sha256", file.sha256}, {"bytes", file.bytes}};
+    if (file.shared) entry["shared"] = true;
+    out["files"].push_back(std::move(entry));
   }
   return store.PutIfAbsent(JoinPath(folder, kManifestFile),
                            out.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
@@ -119,24 +138,33 @@ absl::StatusOr<Manifest> ReadManifest(ObjectReader& store, const std::string& fo
     return true;
   };
   Manifest manifest;
+  auto shared_of = [&](const json& from, bool* shared) {
+    if (!from.contains("shared")) return true;
+    if (!from["shared"].is_boolean() || manifest.format_version < kSharedFilesVersion) return false;
+    *shared = from["shared"].get<bool>();
+    return true;
+  };
   int64_t version = 0;
   if (!integer(in, "format_version", &version)) return Damaged(path, "format_version");
-  if (version != kFormatVersion) {
+  if (version < 1) return Damaged(path, "format_version");
+  if (version > kFormatVersion) {
     return absl::FailedPreconditionError(absl::StrCat("'", path, "' has format version ", version,
-                                                      "; this program reads ", kFormatVersion));
+                                                      "; this program reads up to ",
+                                                      kFormatVersion));
   }
+  manifest.format_version = static_cast<int>(version);
   if (!text_of(in, "job_id", &manifest.job_id)) return Damaged(path, "job_id");
   if (!integer(in, "steps_done", &manifest.steps_done)) return Damaged(path, "steps_done");
   if (!text_of(in, "graph_fingerprint", &manifest.graph_fingerprint)) {
     return Damaged(path, "graph_fingerprint");
   }
   if (!in.contains("files") || !in["files"].is_array()) return Damaged(path, "files");
-  std::set<std::string> names;
+  std::set<std::string> paths;
   for (const json& entry : in["files"]) {
     ManifestFile file;
     if (!entry.is_object() || !text_of(entry, "name", &file.name) || !PlainName(file.name) ||
         !text_of(entry, "sha256", &file.sha256) || !integer(entry, "bytes", &file.bytes) ||
-        !names.insert(file.name).second) {
+        !shared_of(entry, &file.shared) || !paths.insert(PathOf(folder, file)).second) {
       return Damaged(path, absl::StrCat("files[", manifest.files.size(), "]"));
     }
     manifest.files.push_back(std::move(file));
@@ -151,7 +179,12 @@ absl::Status CheckShardSizes(ObjectReader& store, const std::string& folder,
   std::map<std::string, int64_t> sizes;
   for (const ObjectReader::Object& object : *objects) sizes[object.name] = object.bytes;
   for (const ManifestFile& file : manifest.files) {
-    const std::string name = JoinPath(folder, file.name);
+    const std::string name = PathOf(folder, file);
+    if (file.shared) {  // a list of the folder around would have all checkpoints
+      const absl::StatusOr<int64_t> size = SizeOf(store, name);
+      if (!size.ok()) return size.status();
+      if (*size >= 0) sizes[name] = *size;
+    }
     const auto found = sizes.find(name);
     if (found == sizes.end()) {
       return absl::DataLossError(absl::StrCat("checkpoint: shard '", name, "' is missing"));

@@ -1,5 +1,7 @@
 // A checkpoint is a folder of shards and a manifest.json, which the coordinator writes last, when
-// every rank's shard is durable. A folder without a manifest is not a checkpoint.
+// every rank's shard is durable. A folder without a manifest is not a checkpoint. Values that
+// training does not change are in files beside the folder, which the checkpoints of an attempt
+// share.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +21,25 @@ constexpr char kManifestFile[] = "manifest.json";
 constexpr int64_t kMaxManifestBytes = 64 << 20;
 
 struct ManifestFile {
-  std::string name;    // within the folder; no "/"
+  std::string name;    // no "/"
   std::string sha256;  // lower-case hex
   int64_t bytes = 0;
+  bool shared = false;  // beside the folder, not within: other checkpoints have it, too
 };
 
 struct Manifest {
+  // As read. What is written has the version of the first program that can read it: 2 with shared
+  // files, else 1.
   int format_version = 1;
   std::string job_id;
   int64_t steps_done = 0;  // the next step to run
   std::string graph_fingerprint;
-  std::vector<ManifestFile> files;  // one per rank, by rank
+  std::vector<ManifestFile>
+      files;  // by rank, of each at most one that is shared and one that is not
 };
+
+// Returns the name in the store of a file of the checkpoint in `folder`.
+std::string PathOf(const std::string& folder, const ManifestFile& file);
 
 // The manifest is durable when this returns. AlreadyExists if another one is there: a second
 // coordinator has written it.
@@ -41,7 +50,7 @@ absl::Status WriteManifest(CheckpointStore& store, const std::string& folder,
 // FailedPrecondition if a newer version wrote it.
 absl::StatusOr<Manifest> ReadManifest(ObjectReader& store, const std::string& folder);
 
-// Returns DataLoss naming the first file that is missing or of another size.
+// Returns DataLoss naming the first file that is missing or of another size, shared ones included.
 // CheckpointReader::Verify checks contents.
 absl::Status CheckShardSizes(ObjectReader& store, const std::string& folder,
                              const Manifest& manifest);

@@ -156,7 +156,7 @@ void CopiedShardsStore::LookForCopies(const std::string& manifest) {
   std::map<std::string, KnownShard> known;
   std::set<std::string> missing;
   for (const ManifestFile& file : read->files) {
-    known[JoinPath(folder, file.name)] = KnownShard{file.sha256, file.bytes, nullptr};
+    known[PathOf(folder, file)] = KnownShard{file.sha256, file.bytes, nullptr};
     if (copies_.cache().OpenFile(file.sha256) == nullptr) missing.insert(file.sha256);
   }
   const absl::Time deadline = absl::Now() + kFindTimeout;
