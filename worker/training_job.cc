@@ -143,6 +143,7 @@ absl::Status TrainingJob::ReadCheckpoint(const std::string& directory) {
   std::vector<char> bytes;
   for (int i = 0; i < training_->num_buffers(); ++i) {
     if (!IsCheckpointed(*training_, i)) continue;
+    if (absl::Status s = peers_.Cancelled(); !s.ok()) return s;
     if (options_.cancelled && options_.cancelled()) {
       return absl::CancelledError("stopped while loading");
     }
@@ -157,6 +158,20 @@ absl::Status TrainingJob::ReadCheckpoint(const std::string& directory) {
   }
   steps_loaded_ = (*reader)->manifest().steps_done;
   return (*reader)->Verify();
+}
+
+absl::Status TrainingJob::RestoreCheckpoint(const v1::RunRequest& request) {
+  // The run's thread may not have used the device yet.
+  absl::Status status = options_.device->EnterThread(KernelThreads::kOpenMp);
+  if (status.ok()) status = LoadCheckpoint(request.restore_checkpoint());
+  if (!status.ok()) return status;
+  if (steps_loaded_ != request.first_step()) {
+    return absl::DataLossError(absl::StrCat("checkpoint '", request.restore_checkpoint(),
+                                            "' is of step ", steps_loaded_, ", not of step ",
+                                            request.first_step(), ", as the coordinator says"));
+  }
+  requested_checkpoints_.Take(steps_loaded_);
+  return absl::OkStatus();
 }
 
 int64_t TrainingJob::measured_peak_bytes() const {
@@ -216,6 +231,10 @@ absl::Status TrainingJob::Run(const v1::RunRequest& request,
         absl::StrCat("steps [", request.first_step(), ", ", request.last_step(),
                      ") with a checkpoint every ", request.checkpoint_every_steps()));
   }
+  if (absl::Status s = peers_.Cancelled(); !s.ok()) return s;
+  if (!request.restore_checkpoint().empty()) {
+    if (absl::Status s = RestoreCheckpoint(request); !s.ok()) return s;
+  }
   if (steps_loaded_ >= 0 && request.first_step() != steps_loaded_) {
     return absl::DataLossError(absl::StrCat(
         steps_loaded_ > 0 ? "the checkpoint is of step "
@@ -232,7 +251,6 @@ absl::Status TrainingJob::Run(const v1::RunRequest& request,
     }
     stream_->SetParts(std::move(parts));
   }
-  if (absl::Status s = peers_.Cancelled(); !s.ok()) return s;
   bool met = false;
   absl::Status status = Connect(&met);
   if (status.ok()) status = Train(request, met, emit);

@@ -50,8 +50,10 @@ class TrainingJob : public WorkerJob {
   int64_t measured_peak_bytes() const;
   const v1::ShardSources& shards_read() const { return shards_read_; }  // by Load
 
-  // Runs steps and passes every event to `emit`, whose error ends the run. Blocks. Returns
-  // Cancelled after Abort. Where a run ends changes no step's result.
+  // Runs steps, from a checkpoint if the request names one, and passes every event to `emit`, whose
+  // error ends the run. Blocks. Returns Cancelled after Abort, DataLoss if the values are not those
+  // before the first step. Where a run ends changes no step's result. None may follow one that
+  // failed.
   absl::Status Run(const v1::RunRequest& request,
                    const std::function<absl::Status(const v1::RunEvent&)>& emit);
 
@@ -78,6 +80,8 @@ class TrainingJob : public WorkerJob {
   // If it cannot be read with copies of shards, reads the checkpoint store alone.
   absl::Status LoadCheckpoint(const std::string& directory);
   absl::Status ReadCheckpoint(const std::string& directory);
+  // For a Run that begins with a checkpoint, whatever steps were run before.
+  absl::Status RestoreCheckpoint(const v1::RunRequest& request);
   // Sets `*met` if this call connected the ranks.
   absl::Status Connect(bool* met);
   // Runs the request's steps with their observers; `met` if the ranks have just connected.
@@ -89,7 +93,7 @@ class TrainingJob : public WorkerJob {
   const v1::Attempt attempt_;
   const absl::Duration peer_timeout_;
   const bool measure_communication_;
-  // Steps done at the loaded checkpoint, 0 without one; -1 after the first Run.
+  // Steps done at the loaded checkpoint, 0 without one; -1 after a Run since.
   int64_t steps_loaded_ = 0;
   int64_t training_examples_ = 0;
   v1::ShardSources shards_read_;

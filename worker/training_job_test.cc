@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -11,6 +14,7 @@
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
 #include "storage/dataset.h"
+#include "storage/manifest.h"
 #include "worker/device/device.h"
 
 namespace espalier {
@@ -31,7 +35,7 @@ class TrainingJobTest : public testing::Test {
   }
 
   // Rank 0 of a job on this many devices that predicts the next byte.
-  v1::LoadProgramRequest RequestFor(int devices) {
+  v1::LoadProgramRequest RequestFor(int devices, const std::string& optimizer = "sgd") {
     v1::LoadProgramRequest request;
     GraphBuilder builder(registry_, "tiny");
     const ValueId tokens = builder.Input("tokens", DType::kI32, {-1, kSequence});
@@ -57,7 +61,7 @@ class TrainingJobTest : public testing::Test {
       problem.machine.devices.push_back(device);
     }
     problem.machine.link.set_bandwidth(1e9);
-    problem.optimizer.set_name("sgd");
+    problem.optimizer.set_name(optimizer);
     problem.optimizer.mutable_learning_rate()->set_peak(0.1);
     v1::SearchOptions search;
     search.set_strategy(devices == 1 ? v1::SearchOptions::SINGLE_DEVICE
@@ -80,6 +84,40 @@ class TrainingJobTest : public testing::Test {
     return job.Run(request, [](const v1::RunEvent&) { return absl::OkStatus(); });
   }
 
+  // Runs these steps, from the checkpoint if there is one. Writes a checkpoint after each step.
+  absl::Status RunFrom(TrainingJob& job, const std::string& checkpoint, int64_t first, int64_t last,
+                       std::map<int64_t, double>* losses) {
+    v1::RunRequest request;
+    request.set_first_step(first);
+    request.set_last_step(last);
+    request.set_restore_checkpoint(checkpoint);
+    request.set_checkpoint_root(checkpoint.empty() ? root_ : "");
+    request.set_checkpoint_every_steps(1);
+    return job.Run(request, [&](const v1::RunEvent& event) {
+      if (event.has_step()) (*losses)[event.step().step()] = event.step().values().at("loss");
+      if (!event.has_shard()) return absl::OkStatus();
+      Manifest manifest;
+      manifest.job_id = "job";
+      manifest.steps_done = event.shard().steps_done();
+      manifest.files.push_back(
+          {event.shard().file(), event.shard().sha256(), event.shard().bytes()});
+      folders_[manifest.steps_done] = event.shard().directory();
+      return WriteManifest(options_.storage->checkpoints(), event.shard().directory(), manifest);
+    });
+  }
+  // A job that has done `steps` steps, with their losses and a checkpoint after each.
+  std::unique_ptr<TrainingJob> Trained(int64_t steps, std::map<int64_t, double>* losses) {
+    std::filesystem::remove_all(JoinPath(testing::TempDir(), root_));
+    absl::StatusOr<std::unique_ptr<TrainingJob>> job =
+        TrainingJob::Load(RequestFor(1, "adam"), options_);
+    EXPECT_TRUE(job.ok()) << job.status();
+    if (!job.ok()) return nullptr;
+    EXPECT_EQ(RunFrom(**job, "", 0, steps, losses), absl::OkStatus());
+    return *std::move(job);
+  }
+
+  const std::string root_ = testing::UnitTest::GetInstance()->current_test_info()->name();
+  std::map<int64_t, std::string> folders_;  // of checkpoints, by steps done
   OpRegistry registry_;
   const std::unique_ptr<Device> device_ = NewCpuDevice({1, int64_t{1} << 28});
   const std::unique_ptr<FileSystem> files_ = NewPosixFileSystem();
@@ -96,6 +134,47 @@ TEST_F(TrainingJobTest, WithoutCheckpointRunMustBeginAtStepZero) {
   EXPECT_NE(std::string(refused.message()).find("from step 3"), std::string::npos) << refused;
   EXPECT_EQ(Run(**job, 0, 2), absl::OkStatus());
   EXPECT_EQ(Run(**job, 2, 3), absl::OkStatus()) << "it goes on from where it is";
+}
+
+TEST_F(TrainingJobTest, RestoredStepsHaveTheSameLossesWhateverStepsWereRunBefore) {
+  std::map<int64_t, double> losses, again;
+  const auto job = Trained(6, &losses);
+  ASSERT_NE(job, nullptr);
+  ASSERT_EQ(losses.size(), 6u);
+  for (const int64_t begin : {2, 5, 1}) {
+    SCOPED_TRACE(begin);
+    again.clear();
+    EXPECT_EQ(RunFrom(*job, folders_.at(begin), begin, 6, &again), absl::OkStatus());
+    EXPECT_EQ(again, (std::map<int64_t, double>(losses.find(begin), losses.end())));
+  }
+  again.clear();
+  EXPECT_EQ(RunFrom(*job, folders_.at(2), 2, 3, &again), absl::OkStatus());
+  EXPECT_EQ(job->CheckpointAt(1), 3) << "it has done three steps now";
+  EXPECT_EQ(RunFrom(*job, "", 3, 6, &again), absl::OkStatus()) << "it goes on from where it is";
+  EXPECT_EQ(again, (std::map<int64_t, double>(losses.find(2), losses.end())));
+}
+
+TEST_F(TrainingJobTest, AnotherStepsCheckpointAndADamagedOneAreNotRestored) {
+  std::map<int64_t, double> losses;
+  auto job = Trained(3, &losses);
+  ASSERT_NE(job, nullptr);
+  const absl::Status other = RunFrom(*job, folders_.at(2), 1, 3, &losses);
+  EXPECT_EQ(other.code(), absl::StatusCode::kDataLoss) << other;
+  EXPECT_NE(other.message().find(folders_.at(2)), std::string::npos) << other;
+  EXPECT_NE(other.message().find("of step 2, not of step 1"), std::string::npos) << other;
+  job = Trained(3, &losses);
+  const std::string file = JoinPath(folders_.at(2), "rank-0.safetensors");
+  std::fstream shard(JoinPath(testing::TempDir(), file),
+                     std::ios::in | std::ios::out | std::ios::binary);
+  shard.seekp(-1, std::ios::end);
+  shard.put('\x55');
+  shard.close();
+  const absl::Status damaged = RunFrom(*job, folders_.at(2), 2, 3, &losses);
+  EXPECT_EQ(damaged.code(), absl::StatusCode::kDataLoss) << damaged;
+  EXPECT_NE(damaged.message().find(file), std::string::npos) << damaged;
+  job->Abort("it was stopped");
+  const absl::Status stopped = RunFrom(*job, folders_.at(1), 1, 3, &losses);
+  EXPECT_EQ(stopped, absl::CancelledError("it was stopped"));
 }
 
 // Connecting cannot be interrupted, so its timeout must be shorter than a step's.

@@ -105,6 +105,12 @@ TEST_F(WorkerAccessTest, NamesOfCallsStayWithinTheStores) {
          request.set_checkpoint_root(folder);
          return WorkerAccessTest::Call(request);
        }},
+      {"restore_checkpoint",
+       [&](const std::string& folder) {
+         auto request = For<v1::RunRequest>();
+         request.set_restore_checkpoint(folder);
+         return WorkerAccessTest::Call(request);
+       }},
       {"stream.path",
        [&](const std::string& path) {
          auto request = For<v1::RunRequest>();

@@ -337,6 +337,7 @@ absl::Status WorkerService::LoadServing(const v1::StartServingRequest& request,
 absl::Status WorkerService::RunLoaded(
     const v1::RunRequest& request, const std::function<absl::Status(const v1::RunEvent&)>& emit) {
   absl::Status named = CheckName("checkpoint_root", request.checkpoint_root());
+  if (named.ok()) named = CheckName("restore_checkpoint", request.restore_checkpoint());
   for (const v1::StreamPart& part : request.stream()) {
     if (named.ok()) named = CheckName("stream.path", part.path());
   }
