@@ -11,7 +11,7 @@ set -euo pipefail
 build=(
   bazel-bootstrap g++ git python3 python-is-python3
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev libre2-dev libc-ares-dev
-  libssl-dev openssl zlib1g-dev prometheus-cpp-dev libsqlite3-dev libspdlog-dev libfmt-dev
+  libssl-dev openssl zlib1g-dev libzstd-dev prometheus-cpp-dev libsqlite3-dev libspdlog-dev libfmt-dev
   libgtest-dev libgmock-dev libbenchmark-dev
   libdnnl-dev libboost1.81-dev nlohmann-json3-dev libpcre2-dev libicu-dev
   libcurl4-openssl-dev libtinyxml2-dev
