@@ -9,8 +9,9 @@
         flor.SkipBlock.end(net, optimizer)
         flor.log("accuracy", evaluate(net))
 
-`python train.py --flor NAME` records, `python train.py --flor NAME --replay_flor [k/n]` replays. Without these
-flags the script runs as if flor were not there. docs/guide/flor.md.
+`python train.py --flor NAME` records, `python train.py --flor NAME --replay_flor [k/n]` replays; with
+`--flor_spool URL` the recording is copied to a folder or S3, and replayed from there. Without these flags the script
+runs as if flor were not there. docs/guide/flor.md.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from espalier.errors import EspalierError, FailedPrecondition, InvalidArgument
-from espalier.flor import command_line, recording, replaying, store, table
+from espalier.flor import command_line, fetching, recording, replaying, store, table
 from espalier.flor.command_line import Flags
 from espalier.flor.replaying import ReplayDiffers
 from espalier.flor.runtime import Runtime
@@ -67,6 +68,7 @@ def _close() -> None:
 def _after_fork() -> None:
     """A child, such as a worker of a data loader, records nothing."""
     global _runtime
+    _runtime.abandon()
     _runtime = Runtime(flags)
 
 
@@ -154,10 +156,15 @@ def _experiment(given: str | None) -> str:
 
 
 def rows(
-    *names: str, experiment: str | None = None, versions: Sequence[int] = (), client: Client | None = None
+    *names: str,
+    experiment: str | None = None,
+    versions: Sequence[int] = (),
+    client: Client | None = None,
+    spool: str | None = None,
 ) -> list[Row]:
     """The logged values of these names (none: of all), recorded and replayed.
 
+    spool: a folder or s3://BUCKET/PREFIX, whose recordings are looked at, too; if None: --flor_spool or FLOR_SPOOL.
     client: the values are those of a coordinator's jobs of this name, whose loop is `step`; a name has its reduction,
     as "norm(grad(dense/kernel))".
     """
@@ -168,17 +175,24 @@ def rows(
             raise InvalidArgument("which experiment? Give experiment=NAME, the name of the coordinator's jobs")
         return coordinator.rows(client, experiment, names, versions)
     _runtime.flush()
-    return table.rows(_experiment(experiment), names, versions)
+    name, url = _experiment(experiment), spool or flags.SPOOL or os.environ.get("FLOR_SPOOL")
+    if url:
+        fetching.bring_records(url, name, versions)
+    return table.rows(name, names, versions)
 
 
 def dataframe(
-    *names: str, experiment: str | None = None, versions: Sequence[int] = (), client: Client | None = None
+    *names: str,
+    experiment: str | None = None,
+    versions: Sequence[int] = (),
+    client: Client | None = None,
+    spool: str | None = None,
 ) -> Any:
     """A table of pandas: a row for each version and place, a column for each name, `source` and `differs`.
 
-    client: as for `rows`.
+    client, spool: as for `rows`.
     """
-    return table.dataframe(rows(*names, experiment=experiment, versions=versions, client=client), names)
+    return table.dataframe(rows(*names, experiment=experiment, versions=versions, client=client, spool=spool), names)
 
 
 def flush() -> None:
@@ -188,7 +202,9 @@ def flush() -> None:
 
 def _start() -> None:
     """Takes flor's flags out of sys.argv."""
-    if not any(word.partition("=")[0] in ("--flor", "--replay_flor", "--kwargs") for word in sys.argv[1:]):
+    if not any(
+        word.partition("=")[0] in ("--flor", "--replay_flor", "--flor_spool", "--kwargs") for word in sys.argv[1:]
+    ):
         return
     try:
         sys.argv[1:] = begin(sys.argv[1:])

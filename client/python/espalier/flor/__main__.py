@@ -1,14 +1,13 @@
-"""python -m espalier.flor ls [NAME], show NAME[@VERSION], spool NAME FOLDER."""
+"""python -m espalier.flor ls [NAME], show NAME[@VERSION], spool NAME[@VERSION] URL, fetch NAME[@VERSION] URL."""
 
 from __future__ import annotations
 
 import argparse
-import shutil
+import json
 import sys
-from pathlib import Path
 
-from espalier.errors import EspalierError
-from espalier.flor import store, table, values
+from espalier.errors import EspalierError, FailedPrecondition, InvalidArgument
+from espalier.flor import fetching, spooling, store, table, targets, values
 from espalier.flor.command_line import check_name
 from espalier.flor.record import read
 
@@ -27,49 +26,88 @@ def _list(name: str | None) -> None:
             )
 
 
+def _list_spool(name: str | None, url: str) -> None:
+    target = targets.open_target(url)
+    for experiment in [check_name(name)] if name else target.folders(""):
+        for number in spooling.numbers(target, experiment):
+            index = spooling.read_index(target, f"{experiment}/{number}")
+            described = target.read(f"{experiment}/{number}/version.json") if index and index.files else None
+            if index is None or described is None:
+                print(f"{experiment}@{number}  nothing is copied yet")
+                continue
+            about = json.loads(described)
+            sizes = [entry.size for name, entry in index.files.items() if name.startswith("checkpoints/")]
+            print(
+                f"{experiment}@{number}  {about['started']}  {len(sizes)} checkpoints, {sum(sizes) / 1e6:.1f} MB  "
+                f"{' '.join([about['script'], *about['arguments']])}"
+            )
+
+
+def _chosen(text: str) -> tuple[str, int]:
+    """NAME@VERSION as a name and a number; 0 without a version."""
+    name, at, number = text.partition("@")
+    if at and not number.isdigit():
+        raise InvalidArgument(f"{text}: a version is a number, as in {name}@3")
+    return check_name(name), int(number or 0)
+
+
 def _show(text: str) -> None:
-    name, _, number = text.partition("@")
-    version = store.find_version(check_name(name), int(number) if number.isdigit() else 0)
+    name, number = _chosen(text)
+    version = store.find_version(name, number)
     for row in table.rows(name, (), [version.number]):
         where = " ".join(f"{loop}={index}" for loop, index in row.loops)
         marks = row.source + (" differs" if row.differs else "")
         print(f"{where}\t{row.name}\t{values.shown(values.encode(row.value))}\t{marks}")
 
 
-def _spool(name: str, folder: str) -> None:
-    """Copies an experiment; FLOR_HOME=FOLDER replays from there."""
-    for version in store.versions(check_name(name)):
-        target = Path(folder) / name / str(version.number)
-        target.mkdir(parents=True, exist_ok=True)
-        for path in sorted(version.folder.rglob("*")):
-            to = target / path.relative_to(version.folder)
-            if path.is_dir():
-                to.mkdir(exist_ok=True)
-            elif not path.name.startswith(".incomplete-") and path.name != "version.json":
-                part = to.with_name(f".incomplete-{to.name}")
-                shutil.copyfile(path, part)
-                part.replace(to)
-        store.write_json(target / "version.json", version.description())
-        print(f"{version} -> {target}")
+def _spool(text: str, url: str) -> bool:
+    """Copies what of the recordings is not in a spool; whether everything is there."""
+    name, number = _chosen(text)
+    target = targets.open_target(url)
+    store.find_version(name, number)
+    everything = True
+    for version in store.versions(name):
+        if number in (0, version.number):
+            copier = spooling.Copier(target, version)
+            try:
+                copier.round(last=True)
+            except FailedPrecondition as error:  # another recording is there
+                print(f"espalier.flor: {error}", file=sys.stderr)
+                everything = False
+                continue
+            print(f"{version} -> {target.url}: {copier.copied} files copied")
+    return everything
+
+
+def _fetch(text: str, url: str) -> None:
+    """Fetches recordings with all of their checkpoints."""
+    name, number = _chosen(text)
+    for version, count in fetching.bring_version(url, name, number):
+        print(f"{version} -> {version.folder}: {count} checkpoints fetched")
 
 
 def main() -> None:
     """Runs a command."""
     parser = argparse.ArgumentParser(prog="python -m espalier.flor", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("ls", help="recordings").add_argument("name", nargs="?")
+    listing = commands.add_parser("ls", help="recordings")
+    listing.add_argument("name", nargs="?")
+    listing.add_argument("--spool", metavar="URL", help="of a folder or s3://BUCKET/PREFIX instead of ~/.flor")
     commands.add_parser("show", help="values of one recording").add_argument("name")
-    spool = commands.add_parser("spool", help="copies an experiment to a folder")
-    spool.add_argument("name")
-    spool.add_argument("folder")
+    for command, about in (("spool", "copies recordings to a spool"), ("fetch", "fetches recordings from a spool")):
+        copying = commands.add_parser(command, help=about)
+        copying.add_argument("name", metavar="NAME[@VERSION]")
+        copying.add_argument("url", metavar="URL", help="a folder, or s3://BUCKET/PREFIX")
     given = parser.parse_args()
     try:
         if given.command == "ls":
-            _list(given.name)
+            _list_spool(given.name, given.spool) if given.spool else _list(given.name)
         elif given.command == "show":
             _show(given.name)
-        else:
-            _spool(given.name, given.folder)
+        elif given.command == "fetch":
+            _fetch(given.name, given.url)
+        elif not _spool(given.name, given.url):
+            sys.exit(1)
     except (EspalierError, OSError) as error:
         sys.exit(f"espalier.flor: {error}")
 

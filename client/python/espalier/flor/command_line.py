@@ -1,4 +1,4 @@
-"""The flags of flor: --flor NAME, --replay_flor [weak|strong] [k/n], --kwargs name=value..., and the environment."""
+"""The flags of flor: --flor, --replay_flor [weak|strong] [k/n], --flor_spool, --kwargs, and the environment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Flags:
     NAME: the experiment; None: flor does nothing. VERSION: the recording to replay; 0: the newest. SEGMENT: (k, n), k
     from 1 to n. STRONG: initialise a segment through all epochs before it. EPSILON: the part of the run time that
     checkpoints may take. EVERY: 0: adaptive; n: a checkpoint at every n-th execution of a block. STRICT: a value that
-    differs from the record ends the replay. KWARGS: texts for flor.arg.
+    differs from the record ends the replay. SPOOL: the URL that recordings are copied to, and fetched from for a
+    replay. SPOOL_TIMEOUT: seconds that the end of the program waits for it. KWARGS: texts for flor.arg.
     """
 
     NAME: str | None = None
@@ -32,6 +33,8 @@ class Flags:
     EPSILON: float = EPSILON
     EVERY: int = 0
     STRICT: bool = False
+    SPOOL: str | None = None
+    SPOOL_TIMEOUT: float = 60.0
     KWARGS: dict[str, str] = field(default_factory=dict)
 
 
@@ -119,6 +122,12 @@ def parse(words: list[str], environment: Mapping[str, str]) -> tuple[Flags, list
                     raise InvalidArgument(f"{word}: accepted are k/n, weak and strong")
             else:
                 _take_replay(flags, rest)
+        elif flag == "--flor_spool":
+            if not equals:
+                if not rest or rest[0].startswith("-"):
+                    raise InvalidArgument("--flor_spool needs a folder or s3://BUCKET/PREFIX: --flor_spool URL")
+                text = rest.pop(0)
+            flags.SPOOL = text
         elif word == "--kwargs" and rest and _PAIR.fullmatch(rest[0]):
             while rest and _PAIR.fullmatch(rest[0]):
                 name, _, value = rest.pop(0).partition("=")
@@ -128,6 +137,8 @@ def parse(words: list[str], environment: Mapping[str, str]) -> tuple[Flags, list
             break
         else:
             left.append(word)
+    if flags.SPOOL is not None and flags.NAME is None:
+        raise InvalidArgument("--flor_spool needs the experiment: --flor NAME --flor_spool URL")
     _read_environment(flags, environment)
     if flags.REPLAY and flags.NAME is None:
         raise InvalidArgument("--replay_flor needs the experiment: --flor NAME --replay_flor")
@@ -149,6 +160,12 @@ def _read_environment(flags: Flags, environment: Mapping[str, str]) -> None:
         if not every.isdigit() or int(every) < 1:
             raise InvalidArgument(f"FLOR_EVERY is {every!r}; accepted: 1 (a checkpoint each time), 2, ...")
         flags.EVERY = int(every)
+    flags.SPOOL = flags.SPOOL or environment.get("FLOR_SPOOL") or None
+    timeout = environment.get("FLOR_SPOOL_TIMEOUT")
+    if timeout:
+        flags.SPOOL_TIMEOUT = _number(timeout, "FLOR_SPOOL_TIMEOUT")
+        if not 0 <= flags.SPOOL_TIMEOUT <= 86400:
+            raise InvalidArgument(f"FLOR_SPOOL_TIMEOUT is {timeout}; accepted: seconds from 0 to 86400")
     flags.STRICT = environment.get("FLOR_STRICT", "") not in ("", "0")
 
 

@@ -34,7 +34,7 @@ class Record:
             for (label, index), found in self.blocks.items()
             if label == loop
             and index < self.iterations.get(loop, 0)
-            and all(self.version.checkpoint(block, place).exists() for block, place in found)
+            and all(self.version.has_checkpoint(block, place) for block, place in found)
         }
 
 

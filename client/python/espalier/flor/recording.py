@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 import time
+import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from espalier.flor.adaptive import Costs
 from espalier.flor.command_line import Flags
 from espalier.flor.messages import say
 from espalier.flor.runtime import Working
+from espalier.flor.spooler import Spooler
 from espalier.flor.trees import State
 
 _LINES = 1000  # that the journal keeps in memory at most
@@ -56,9 +58,10 @@ def describe(words: list[str], kwargs: dict[str, str]) -> dict[str, Any]:
 class Recorder(Working):
     """Records one version of an experiment."""
 
-    def __init__(self, flags: Flags, version: store.Version):
+    def __init__(self, flags: Flags, version: store.Version, spooler: Spooler | None = None):
         super().__init__(flags)
         self.version = version
+        self._spooler = spooler
         self._journal = store.Journal(version.journal)
         self._costs: dict[str, Costs] = {}
         self._writer = writer.Writer(version.folder / "checkpoints", lambda: list(self._costs.values()))
@@ -69,7 +72,9 @@ class Recorder(Working):
         self._began = time.monotonic()
         self._save_initial("process", ("python", "numpy"))
         randomness.once_imported("torch", lambda: self._save_initial("torch", ("torch",)))
-        say(f"recording {version} in {version.folder}")
+        say(f"recording {version} in {version.folder}" + (f", copied to {flags.SPOOL}" if spooler else ""))
+        if spooler is not None:
+            spooler.follow(version)
 
     def _save_initial(self, part: str, parts: tuple[str, ...]) -> None:
         state = State()
@@ -248,12 +253,25 @@ class Recorder(Working):
         executions = sum(costs.executions for costs in self._costs.values())
         if executions:
             say(f"recorded {self.version}: {count} checkpoints of {executions} executions of blocks")
+        if self._spooler is not None:
+            self._spooler.finish(self.version)
+
+    def abandon(self) -> None:
+        """A child of the program lets go."""
+        if self._spooler is not None:
+            self._spooler.abandon()
 
 
 def begin(flags: Flags, words: list[str]) -> Recorder:
     """A new version of the experiment of the flags."""
     assert flags.NAME is not None
-    return Recorder(flags, store.new_version(flags.NAME, describe(words, flags.KWARGS) | {"pid": os.getpid()}))
+    name, identity = flags.NAME, uuid.uuid4().hex
+    about = describe(words, flags.KWARGS) | {"pid": os.getpid(), "id": identity}
+    if flags.SPOOL is None:
+        return Recorder(flags, store.new_version(name, about))
+    spooler = Spooler(flags.SPOOL, flags.SPOOL_TIMEOUT)
+    version = store.new_version(name, about, lambda least: spooler.claim(name, identity, least))
+    return Recorder(flags, version, spooler)
 
 
 __all__ = ["Block", "Recorder", "begin", "describe"]

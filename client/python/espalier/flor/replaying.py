@@ -7,15 +7,17 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from espalier.errors import EspalierError, FailedPrecondition
-from espalier.flor import checkpoints, objects, randomness, segments, sources, store, values
+from espalier.errors import DataLoss, EspalierError, FailedPrecondition
+from espalier.flor import checkpoints, fetching, objects, randomness, segments, sources, store, values
 from espalier.flor import record as records
 from espalier.flor.command_line import Flags
 from espalier.flor.messages import say
 from espalier.flor.runtime import Working
+from espalier.flor.trees import Node, State
 
 _LINES = 1000
 
@@ -42,6 +44,7 @@ class Replayer(Working):
         self.version = version
         self.record = records.read(version)
         self._journal: store.Journal | None = None
+        self._stored: Path | None = None  # the file of the new values
         self._mode = "replay"  # of this epoch: see segments.Step
         self._outside = True  # outside of the main loop, values are stored by the segment that has the neighbour epoch
         self._last_segment = flags.SEGMENT[0] == flags.SEGMENT[1]
@@ -114,7 +117,8 @@ class Replayer(Working):
         if self._journal is None:
             k, n = self.flags.SEGMENT
             stamp = f"{time.time_ns():020d}-{os.getpid()}-{k}of{n}"
-            self._journal = store.Journal(self.version.folder / "replays" / f"{stamp}.jsonl")
+            self._stored = self.version.folder / "replays" / f"{stamp}.jsonl"
+            self._journal = store.Journal(self._stored)
         line = {"log": name, "at": self.place.at, "n": number, "value": encoded}
         self._journal.add(line | {"differs": True} if differs else line)
         if self._journal.pending >= _LINES:
@@ -135,8 +139,7 @@ class Replayer(Working):
             for step in steps:
                 self._mode = step.kind
                 self.place.enter_iteration(label, step.epoch, None)
-                own = self.version.checkpoint(f"@{label}", self.place.key)
-                whole = bool(self.objects) and own.exists()
+                whole = bool(self.objects) and self._available(f"@{label}", self.place.key)
                 if not (step.kind == "restore" and whole):
                     try:
                         value = source.item(step.epoch)
@@ -192,7 +195,7 @@ class Replayer(Working):
     def _enter(self, name: str, probed: bool | None, body: str) -> bool:
         place, at = self.place.key, self.place.at
         label = self.place.label("block", name)
-        available = self.version.checkpoint(label, place).exists()
+        available = self._available(label, place)
         wanted = bool(probed)
         if sources.changed(self.record.bodies.get(label, ""), body) and not probed:
             wanted = probed is None
@@ -223,17 +226,37 @@ class Replayer(Working):
         self._compare(block.label, block.place, given, names, frame)
         return given
 
+    def _available(self, label: str, place: str) -> bool:
+        """Whether a block has a checkpoint here, after fetching it if a spool has it."""
+        try:
+            return self.version.fetched_checkpoint(label, place).exists()
+        except (EspalierError, OSError) as error:
+            if self._mode == "restore":  # the epochs before were not executed
+                raise
+            self._say_once(f"WARNING: a checkpoint cannot be fetched, and its block is executed instead: {error}")
+            return False
+
+    def _read(self, label: str, place: str) -> tuple[Node, State]:
+        """A checkpoint; where it is damaged, that of the spool."""
+        path = self.version.checkpoint(label, place)
+        try:
+            return store.read_checkpoint(path)
+        except DataLoss:
+            if self.version.elsewhere is None or not self.version.elsewhere.has(path):
+                raise
+            self._say_once(f"WARNING: {path} is damaged: it is fetched from the spool again")
+            self.version.elsewhere.bring(path)
+            return store.read_checkpoint(path)
+
     def _restore(self, label: str, place: str, given: list[Any], names: Sequence[str], frame: FrameType) -> list[Any]:
         self._skipped += 1
-        checkpoint = store.read_checkpoint(self.version.checkpoint(label, place))
-        return checkpoints.restore(label, given, names, frame, checkpoint)
+        return checkpoints.restore(label, given, names, frame, self._read(label, place))
 
     def _compare(self, label: str, place: str, given: list[Any], names: list[str], frame: FrameType) -> None:
         """Compares what an executed block has left with its checkpoint."""
-        path = self.version.checkpoint(label, place)
-        if not path.exists():
+        if not self._available(label, place):
             return
-        recorded, now = store.read_checkpoint(path), checkpoints.capture(label, given, names, frame)
+        recorded, now = self._read(label, place), checkpoints.capture(label, given, names, frame)
         array = objects.first_difference(recorded[1], now[1])
         if array:
             text = f"the state after block {label!r} at {place}: {array} has other bits"
@@ -257,12 +280,21 @@ class Replayer(Working):
         self.flush()
         if self._journal is not None:
             self._journal.close()
+            self._send()
         say(
             f"replayed {self.version}: {self._executed} blocks executed, {self._skipped} restored; {self._equal} "
             f"values and states equal the record to the bit, {len(self._differences)} differ, {self._new} are new"
         )
         if self._differences:
             say(f"WARNING: the first difference: {self._differences[0]}")
+
+    def _send(self) -> None:
+        """Copies the new values to the spool, for the table of whoever looks there."""
+        if self._stored is not None and self.version.elsewhere is not None:
+            try:
+                self.version.elsewhere.send(self._stored)
+            except (EspalierError, OSError) as error:
+                say(f"WARNING: the new values are in {self._stored} only; the spool did not take them: {error}")
 
 
 class _Source:
@@ -284,7 +316,9 @@ class _Source:
 def begin(flags: Flags) -> Replayer:
     """A replay of the version of the flags."""
     assert flags.NAME is not None
-    return Replayer(flags, store.find_version(flags.NAME, flags.VERSION))
+    if flags.SPOOL is None:
+        return Replayer(flags, store.find_version(flags.NAME, flags.VERSION))
+    return Replayer(flags, fetching.find_version(flags.SPOOL, flags.NAME, flags.VERSION))
 
 
 __all__ = ["ReplayDiffers", "Replayer", "begin"]

@@ -80,6 +80,9 @@ class Runtime:
     def close(self) -> None:
         """The end of the program."""
 
+    def abandon(self) -> None:
+        """What a child of the program, made by a fork, does with the program's runtime."""
+
 
 class Working(Runtime):
     """What recording and replaying share: the place, and how loops and blocks nest."""

@@ -5,6 +5,7 @@ log.jsonl       arguments, logged values, blocks and finished iterations, a line
 checkpoints/BLOCK/PLACE.safetensors
 initial/        random states as the program began
 replays/        new and differing values, a file for each replay
+spool.json      in a spool only, which has the same names: what of these files is there, with their hashes
 
 A file appears under its name when it is complete: written under another name, synchronised, renamed.
 """
@@ -16,9 +17,9 @@ import json
 import os
 import struct
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import numpy as np
@@ -59,7 +60,8 @@ def _digest(structure: str, arrays: Mapping[str, Array]) -> str:
     return digest.hexdigest()
 
 
-def _replace(path: Path, temporary: str) -> None:
+def put_in_place(path: Path, temporary: str) -> None:
+    """Synchronises a file and gives it its name."""
     handle = os.open(temporary, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -78,7 +80,7 @@ def write_checkpoint(path: Path, node: Node, state: State) -> None:
     os.close(handle)
     try:
         save_file(state.arrays, temporary, metadata)
-        _replace(path, temporary)
+        put_in_place(path, temporary)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
@@ -109,7 +111,7 @@ def write_json(path: Path, value: Any) -> None:
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             json.dump(value, file, indent=1)
-        _replace(path, temporary)
+        put_in_place(path, temporary)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
@@ -165,11 +167,24 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
         return
 
 
-class Version:
-    """The folder of one recording."""
+class Elsewhere(Protocol):
+    """A spool that has files of a recording, too."""
 
-    def __init__(self, experiment: str, number: int, folder: Path):
-        self.experiment, self.number, self.folder = experiment, number, folder
+    def has(self, path: Path) -> bool:
+        """Whether it has the file that belongs at a path of the recording's folder."""
+
+    def bring(self, path: Path) -> None:
+        """Fetches the file, verified. EspalierError or OSError if that is not possible."""
+
+    def send(self, path: Path) -> None:
+        """Copies the file of a replay there. EspalierError or OSError if that is not possible."""
+
+
+class Version:
+    """The folder of one recording. elsewhere: a spool, from which the folder gets what it lacks."""
+
+    def __init__(self, experiment: str, number: int, folder: Path, elsewhere: Elsewhere | None = None):
+        self.experiment, self.number, self.folder, self.elsewhere = experiment, number, folder, elsewhere
 
     def __str__(self) -> str:
         return f"{self.experiment}@{self.number}"
@@ -190,6 +205,25 @@ class Version:
     def checkpoint(self, block: str, place: str) -> Path:
         """The file of a block's checkpoint."""
         return self.folder / "checkpoints" / file_name(block) / f"{file_name(place.lstrip('/') or 'main')}.safetensors"
+
+    def has_checkpoint(self, block: str, place: str) -> bool:
+        """Whether the checkpoint is here, or can be fetched."""
+        path = self.checkpoint(block, place)
+        return path.exists() or (self.elsewhere is not None and self.elsewhere.has(path))
+
+    def fetched_checkpoint(self, block: str, place: str) -> Path:
+        """The file of a checkpoint, fetched if it is not here. EspalierError or OSError if that is not possible."""
+        path = self.checkpoint(block, place)
+        if self.elsewhere is not None and not path.exists() and self.elsewhere.has(path):
+            self.elsewhere.bring(path)
+        return path
+
+    def identity(self) -> str:
+        """What tells this recording from others of its name and number."""
+        found = self.description().get("id")
+        if isinstance(found, str):
+            return found
+        return hashlib.sha256((self.folder / "version.json").read_bytes()).hexdigest()
 
     def initial(self, part: str) -> Path:
         """The file of the random states with which the program began."""
@@ -233,13 +267,15 @@ def find_version(experiment: str, number: int = 0) -> Version:
     raise NotFound(f"{experiment} has no version {number}; it has {', '.join(str(each.number) for each in found)}")
 
 
-def new_version(experiment: str, description: Mapping[str, Any]) -> Version:
-    """Makes the folder of a new recording."""
+def new_version(
+    experiment: str, description: Mapping[str, Any], claim: Callable[[int], int] = lambda number: number
+) -> Version:
+    """Makes the folder of a new recording. claim: gives a number that is free elsewhere, too, from a least one."""
     folder = home() / experiment
     folder.mkdir(parents=True, exist_ok=True)
     number = max((int(each.name) for each in folder.iterdir() if each.name.isdigit()), default=0)
     while True:
-        number += 1
+        number = claim(number + 1)
         try:
             (folder / str(number)).mkdir()
             break
@@ -253,6 +289,7 @@ def new_version(experiment: str, description: Mapping[str, Any]) -> Version:
 
 
 __all__ = [
+    "Elsewhere",
     "Journal",
     "Version",
     "experiments",
@@ -260,6 +297,7 @@ __all__ = [
     "find_version",
     "home",
     "new_version",
+    "put_in_place",
     "read_checkpoint",
     "read_lines",
     "versions",
