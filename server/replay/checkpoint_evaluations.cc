@@ -1,11 +1,13 @@
 #include "server/replay/checkpoint_evaluations.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/version.h"
 #include "planner/search/apply_rewrites.h"
 #include "server/jobs/prepare_validation.h"
 #include "server/jobs/rank_report_merger.h"
@@ -14,6 +16,11 @@
 
 namespace espalier {
 namespace {
+
+// Of EvaluationTask.lease: loading may cost a fifth of the time.
+constexpr int kLeaseOfLoading = 4;
+// A job that waits is woken when workers become idle, and leases them at once.
+constexpr absl::Duration kYield = absl::Milliseconds(100);
 
 // The values that the workers report, such as "loss", as rows.
 std::vector<v1::HistoryRow> RowsOf(const v1::StepReport& evaluation, int64_t steps_done) {
@@ -127,11 +134,11 @@ std::vector<v1::LoadProgramRequest> CheckpointEvaluations::Requests(
   return requests;
 }
 
-absl::Status CheckpointEvaluations::Evaluate(size_t number) {
-  const EvaluatedCheckpoint& checkpoint = task_.checkpoints[number];
+absl::Status CheckpointEvaluations::Load(const EvaluatedCheckpoint& checkpoint) {
+  const absl::Time begin = absl::Now();
   const PreparedJob& prepared = task_.program->prepared();
   // A worker refuses an attempt of a name that it has stopped.
-  const std::string name = absl::StrCat(task_.name, "-", number);
+  const std::string name = absl::StrCat(task_.name, "-", leases_++);
   absl::StatusOr<std::unique_ptr<ReplayRanks>> ranks =
       ReplayRanks::Create(tools_, name, task_.members);
   if (!ranks.ok()) return absl::AbortedError(ranks.status().message());
@@ -140,11 +147,6 @@ absl::Status CheckpointEvaluations::Evaluate(size_t number) {
     if (cancelled_) return absl::CancelledError("the replay was cancelled");
     ranks_ = *std::move(ranks);
   }
-  const absl::Cleanup give_back = [this] {
-    std::unique_ptr<ReplayRanks> stopped;
-    absl::MutexLock lock(&mutex_);
-    stopped = std::move(ranks_);
-  };
   const bool initial = checkpoint.folder.empty() && !prepared.init_folder.has_value();
   absl::StatusOr<StoredValues> stored = StoredValues::Write(
       *tools_.data_folder, absl::StrCat(kCheckpointsFolder, "/", name, "/values"), task_.job_id,
@@ -154,13 +156,44 @@ absl::Status CheckpointEvaluations::Evaluate(size_t number) {
       ranks_->Load(Requests(checkpoint, stored->folder()));
   stored->Remove();
   if (!loaded.ok()) return loaded.status();
+  const absl::Time end = absl::Now();
+  lease_end_ = end + std::max(task_.lease, kLeaseOfLoading * (end - begin));
+  // Others may not know RunRequest.restore_checkpoint, and would evaluate the former values.
+  const auto restores = [](const auto& rank) { return rank.program_version() == kEspalierVersion; };
+  if (!std::all_of(loaded->begin(), loaded->end(), restores)) lease_end_ = begin;
+  return absl::OkStatus();
+}
+
+void CheckpointEvaluations::GiveBack() {
+  std::unique_ptr<ReplayRanks> stopped;
+  absl::MutexLock lock(&mutex_);
+  stopped = std::move(ranks_);
+}
+
+absl::Status CheckpointEvaluations::Yield() {
+  if (ranks_ == nullptr) return absl::OkStatus();
+  GiveBack();
+  absl::MutexLock lock(&mutex_);
+  mutex_.AwaitWithTimeout(absl::Condition(&cancelled_), kYield);
+  return cancelled_ ? absl::CancelledError("the replay was cancelled") : absl::OkStatus();
+}
+
+absl::Status CheckpointEvaluations::Evaluate(const EvaluatedCheckpoint& checkpoint) {
   v1::RunRequest request;
   request.set_first_step(checkpoint.steps_done);
   request.set_last_step(checkpoint.steps_done);
   request.set_evaluate_at_end(true);
   request.set_goes_on(true);  // there is no folder for a checkpoint
+  // No checkpoint has the initial values.
+  if (ranks_ == nullptr || checkpoint.folder.empty() || absl::Now() >= lease_end_) {
+    absl::Status ready = Yield();
+    if (ready.ok()) ready = Load(checkpoint);
+    if (!ready.ok()) return ready;
+  } else {
+    request.set_restore_checkpoint(checkpoint.folder);
+  }
   RankReportMerger merger(static_cast<int>(ranks_->size()), task_.job_id);
-  merger.SetFinishes(prepared.finishes);
+  merger.SetFinishes(task_.program->prepared().finishes);
   EvaluationAnswers answers(&probes_);
   std::optional<v1::StepReport> evaluation;
   absl::Status ran =
@@ -184,10 +217,13 @@ absl::Status CheckpointEvaluations::Evaluate(size_t number) {
 }
 
 absl::Status CheckpointEvaluations::Run() {
-  for (size_t i = 0; i < task_.checkpoints.size(); ++i) {
-    if (absl::Status s = Evaluate(i); !s.ok()) return s;
+  absl::Status status;
+  for (const EvaluatedCheckpoint& checkpoint : task_.checkpoints) {
+    status = Evaluate(checkpoint);
+    if (!status.ok()) break;
   }
-  return absl::OkStatus();
+  GiveBack();
+  return status;
 }
 
 }  // namespace espalier

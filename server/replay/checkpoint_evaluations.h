@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "espalier/v1/replay.pb.h"
 #include "espalier/v1/training.pb.h"
 #include "ops/probe/expression.h"
@@ -48,6 +49,9 @@ struct EvaluationTask {
   std::vector<ProbeExpression> probes;
   std::vector<EvaluatedCheckpoint> checkpoints;
   std::vector<Member> members;  // by rank
+  // Workers are given back after so long, or four times what loading took if that is longer, and
+  // leased again, so that waiting jobs get them.
+  absl::Duration lease = absl::Seconds(3);
 };
 
 // Called by one thread at a time. An error ends the evaluations, which return it.
@@ -69,9 +73,9 @@ class CheckpointEvaluations {
   // With `lacking` probes, and notes.
   const EvaluationProbes& probes() const { return probes_; }
 
-  // Blocks. Workers are leased for one checkpoint at a time, so that waiting jobs get them: Aborted
-  // if one is no longer idle. Other errors as of ReplayRanks and of the observer; DataLoss names a
-  // damaged file. Checkpoints whose rows the observer has are done. Once.
+  // Blocks. Aborted if a worker is no longer idle, at first or between two leases. Other errors as
+  // of ReplayRanks and of the observer; DataLoss names a damaged file. Checkpoints whose rows the
+  // observer has are done. Once.
   absl::Status Run();
   // Ends Run with Cancelled. Thread-safe; does not block.
   void Cancel();
@@ -83,15 +87,22 @@ class CheckpointEvaluations {
 
   std::vector<v1::LoadProgramRequest> Requests(const EvaluatedCheckpoint& checkpoint,
                                                const std::string& values) const;
-  absl::Status Evaluate(size_t number);  // of task_.checkpoints
+  // Leases the workers and loads the program and this checkpoint.
+  absl::Status Load(const EvaluatedCheckpoint& checkpoint);
+  // Lets others have the workers, if there is a lease, for long enough that they notice.
+  absl::Status Yield();
+  void GiveBack();
+  absl::Status Evaluate(const EvaluatedCheckpoint& checkpoint);
 
   const AttemptTools& tools_;
   const EvaluationTask task_;
   CheckpointEvaluationObserver* const observer_;
   EvaluationProbes probes_;
+  int leases_ = 0;        // so far
+  absl::Time lease_end_;  // of the present one
   absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
-  std::unique_ptr<ReplayRanks> ranks_;  // set under mutex_
+  std::unique_ptr<ReplayRanks> ranks_;  // set under mutex_; null: no lease
 };
 
 }  // namespace espalier

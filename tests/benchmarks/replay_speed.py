@@ -1,5 +1,5 @@
 """How fast recorded training answers: a full replay on two workers against one, a question about one epoch of 200 against
-an epoch of the training, and a question on parameters at all checkpoints against the training.
+an epoch of the training, and questions on parameters at all checkpoints, and evaluations of them, against the training.
 
 The job is the CNN on handwritten digits, trained by one worker of one thread. Seconds are the coordinator's, from the start
 of a job or replay to its end; medians over the rounds, in turns.
@@ -40,11 +40,12 @@ def main():
         steps = record["total_steps"]
         epoch = steps // options.epochs
         print(f"training: {training:.2f} s, {steps} steps, {record['recorded_checkpoints']} checkpoints")
-        seconds = {"full, 1 worker": [], "full, 2 workers": [], "one epoch": [], "all checkpoints": []}
+        seconds = {"full, 1 worker": [], "full, 2 workers": [], "one epoch": [], "all checkpoints": [], "evaluations": []}
         middle = options.epochs // 2 * epoch
         asked = {"full, 1 worker": ["--workers=1"], "full, 2 workers": ["--workers=2"],
                  "one epoch": [f"--steps={middle}:{middle + epoch}", "--log=norm(grad(*))", "--workers=1"],
-                 "all checkpoints": ["--at=checkpoints", "--log=norm(param(*))"]}
+                 "all checkpoints": ["--at=checkpoints", "--log=norm(param(*))"],
+                 "evaluations": ["--at=checkpoints", "--evaluate=holdout", "--workers=1"]}
         for _ in range(options.rounds):
             for name, flags in asked.items():
                 took, done = replay(cluster, *flags)
@@ -59,6 +60,9 @@ def main():
               f"{training / options.epochs:.3f} s")
         print(f"parameters at {record['recorded_checkpoints']} checkpoints: {training / median['all checkpoints']:.0f} times as fast "
               f"as the training")
+        evaluated = record["recorded_checkpoints"] + 1
+        print(f"evaluations at {evaluated} checkpoints: {median['evaluations']:.2f} s, "
+              f"{1000 * median['evaluations'] / evaluated:.0f} ms each")
 
 
 if __name__ == "__main__":

@@ -4,18 +4,23 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/version.h"
 #include "ops/graph/graph_proto.h"
 #include "server/replay/probe_set.h"
 #include "server/store/sqlite_store.h"
@@ -49,11 +54,18 @@ class Meeting {
   std::map<std::string, std::vector<std::unique_ptr<Communicator>>> ranks_;
 };
 
+// What the coordinator has asked of all workers.
+struct Calls {
+  std::atomic<int> loads = 0, restores = 0;
+  std::string version = kEspalierVersion;  // that they say
+  std::function<void()> on_restore;
+};
+
 // A worker in this process.
 class InProcessWorker : public WorkerClient {
  public:
-  InProcessWorker(Meeting* meeting, FileSystem* files, std::string folder)
-      : meeting_(meeting), files_(files), folder_(std::move(folder)) {}
+  InProcessWorker(Meeting* meeting, FileSystem* files, std::string folder, Calls* calls)
+      : meeting_(meeting), files_(files), folder_(std::move(folder)), calls_(calls) {}
 
   absl::StatusOr<v1::LoadProgramReply> LoadProgram(const v1::LoadProgramRequest& request,
                                                    absl::Duration) override {
@@ -73,10 +85,17 @@ class InProcessWorker : public WorkerClient {
     auto job = TrainingJob::Load(request, options);
     if (!job.ok()) return job.status();
     job_ = *std::move(job);
-    return v1::LoadProgramReply();
+    ++calls_->loads;
+    v1::LoadProgramReply reply;
+    reply.set_program_version(calls_->version);
+    return reply;
   }
   absl::Status Run(const v1::RunRequest& request,
                    const std::function<void(const v1::RunEvent&)>& on_event) override {
+    if (!request.restore_checkpoint().empty()) {
+      ++calls_->restores;
+      if (calls_->on_restore) calls_->on_restore();
+    }
     return job_->Run(request, [&](const v1::RunEvent& event) {
       on_event(event);
       return absl::OkStatus();
@@ -109,6 +128,7 @@ class InProcessWorker : public WorkerClient {
   Meeting* const meeting_;
   FileSystem* const files_;
   const std::string folder_;
+  Calls* const calls_;
   const std::unique_ptr<Device> device_ = NewCpuDevice({1, int64_t{1} << 28});
   std::unique_ptr<TrainingJob> job_;
 };
@@ -123,10 +143,12 @@ class Collected : public CheckpointEvaluationObserver {
       if (!row.reduction().empty()) name = absl::StrCat(row.reduction(), " of ", name);
       values[checkpoint.steps_done][name] = row.value();
     }
+    if (on_rows) on_rows();
     return result;
   }
 
   absl::Status result;
+  std::function<void()> on_rows;
   std::map<int64_t, std::map<std::string, v1::ProbeValue>> values;
 };
 
@@ -163,7 +185,7 @@ class CheckpointEvaluationsTest : public ::testing::Test {
     tools_.checkpoints = checkpoints_.get();
     tools_.data_folder = data_folder_.get();
     tools_.dial = [this](const Member&) {
-      return std::make_unique<InProcessWorker>(&meeting_, files_.get(), folder_);
+      return std::make_unique<InProcessWorker>(&meeting_, files_.get(), folder_, &calls_);
     };
     tools_.dataset_roots = roots_.get();
     spec_ = Spec();
@@ -313,6 +335,7 @@ class CheckpointEvaluationsTest : public ::testing::Test {
   std::unique_ptr<CalibratedPlanner> planner_;
   std::unique_ptr<FolderCheckpointStore> data_folder_, checkpoints_;
   Meeting meeting_;
+  Calls calls_;
   AttemptTools tools_;
   v1::TrainingSpec spec_;
   std::map<int64_t, std::string> folders_;  // by steps done
@@ -338,13 +361,34 @@ TEST_P(ValidationOnRanks, IsWhatEvaluationsGive) {
   ASSERT_NE(program, nullptr);
   const auto validations = Train(*program, members);
   ASSERT_EQ(validations.size(), 2u);
-  Collected collected;
-  EvaluationTask task = Task(*spec, *program, members);
-  task.checkpoints.insert(task.checkpoints.begin(), EvaluatedCheckpoint());  // initial values
-  auto evaluations = CheckpointEvaluations::Make(tools_, std::move(task), &collected);
-  ASSERT_TRUE(evaluations.ok()) << evaluations.status();
-  EXPECT_EQ((*evaluations)->Run(), absl::OkStatus());
+  // Initial values are not in a checkpoint, wherever they come in.
+  const std::vector<EvaluatedCheckpoint> checkpoints = {
+      {0, ""}, {2, folders_[2]}, {4, folders_[4]}, {0, ""}, {2, folders_[2]}};
+  int replays = 0;
+  const auto evaluate = [&](Collected* collected) {
+    EvaluationTask task = Task(*spec, *program, members);
+    task.name = ReplayAttemptName("job", absl::StrCat("r", ++replays), 0);
+    task.checkpoints = checkpoints;
+    calls_.loads = calls_.restores = 0;
+    auto evaluations = CheckpointEvaluations::Make(tools_, std::move(task), collected);
+    ASSERT_TRUE(evaluations.ok()) << evaluations.status();
+    EXPECT_EQ((*evaluations)->Run(), absl::OkStatus());
+  };
+  Collected collected, anew;
+  evaluate(&collected);
   ASSERT_EQ(collected.values.size(), 3u);
+  EXPECT_EQ(calls_.loads, 2 * devices) << "once, and for the initial values";
+  EXPECT_EQ(calls_.restores, 3 * devices);
+  calls_.version = "0.0.9";  // knows no restoring
+  evaluate(&anew);
+  EXPECT_EQ(calls_.loads, 5 * devices);
+  EXPECT_EQ(calls_.restores, 0);
+  for (const auto& [steps_done, values] : anew.values) {
+    for (const auto& [name, value] : values) {
+      EXPECT_EQ(collected.values[steps_done][name].SerializeAsString(), value.SerializeAsString())
+          << name << " of step " << steps_done;
+    }
+  }
   for (const auto& [steps_done, validation] : validations) {
     auto& values = collected.values.at(steps_done);
     EXPECT_EQ(values.at("evaluation.loss").scalar(), validation.values().at("loss"));
@@ -360,7 +404,9 @@ TEST_P(ValidationOnRanks, IsWhatEvaluationsGive) {
     EXPECT_GT(values.at("norm of evaluation.act").scalar(), 0);
   }
   EXPECT_EQ(static_cast<int>(workers_.Idle().size()), devices) << "workers are given back";
-  EXPECT_FALSE(std::filesystem::exists(folder_ + "/checkpoints/job@r1.0-0/values"));
+  for (const auto& left : std::filesystem::directory_iterator(folder_ + "/checkpoints")) {
+    EXPECT_EQ(left.path().filename(), "job") << "values that workers have read are removed";
+  }
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, ValidationOnRanks, ::testing::Values(1, 2));
 
@@ -397,15 +443,60 @@ TEST_F(CheckpointEvaluationsTest, ADamagedCheckpointIsNamedAndTheOthersAreDone) 
   bytes.seekp(-1, std::ios::end);
   bytes.put('\x55');
   bytes.close();
+  calls_.restores = 0;
   Collected collected;
   auto evaluations =
       CheckpointEvaluations::Make(tools_, Task(spec_, *program, members), &collected);
   ASSERT_TRUE(evaluations.ok()) << evaluations.status();
   const absl::Status ran = (*evaluations)->Run();
   EXPECT_EQ(ran.code(), absl::StatusCode::kDataLoss) << ran;
-  EXPECT_THAT(std::string(ran.message()), HasSubstr("rank-0.safetensors"));
+  EXPECT_THAT(std::string(ran.message()), HasSubstr(folders_[4] + "/rank-0.safetensors"));
+  EXPECT_EQ(calls_.restores, 1) << "it is not the one that is loaded";
   EXPECT_EQ(collected.values.size(), 1u);
   EXPECT_EQ(workers_.Idle().size(), 1u);
+}
+
+// As the job queue, which is told when workers become idle.
+TEST_F(CheckpointEvaluationsTest, AWaitingJobGetsTheWorkersBetweenTwoCheckpoints) {
+  const std::vector<Member> members = Join(1);
+  const auto program = ProgramOf(spec_, 1);
+  ASSERT_NE(program, nullptr);
+  Train(*program, members);
+  EvaluationTask task = Task(spec_, *program, members);
+  task.lease = absl::ZeroDuration();
+  Collected collected;
+  auto evaluations = CheckpointEvaluations::Make(tools_, std::move(task), &collected);
+  ASSERT_TRUE(evaluations.ok()) << evaluations.status();
+  const absl::Time begin = absl::Now();
+  std::thread waiting;
+  collected.on_rows = [&] {
+    if (waiting.joinable()) return;
+    waiting = std::thread([&] {
+      while (!workers_.Assign(members, "waiting").ok()) absl::SleepFor(absl::Milliseconds(1));
+    });
+    absl::SleepFor(5 * (absl::Now() - begin));  // longer than four times loading
+  };
+  const absl::Status ran = (*evaluations)->Run();
+  waiting.join();
+  EXPECT_EQ(ran.code(), absl::StatusCode::kAborted) << ran;
+  EXPECT_EQ(collected.values.size(), 1u) << "they were given back before the second";
+  workers_.Release("waiting");
+  EXPECT_EQ(workers_.Idle().size(), 1u);
+}
+
+TEST_F(CheckpointEvaluationsTest, CancellingEndsThemWhileACheckpointIsRestored) {
+  const std::vector<Member> members = Join(2);
+  const auto program = ProgramOf(spec_, 2);
+  ASSERT_NE(program, nullptr);
+  Train(*program, members);
+  Collected collected;
+  auto evaluations =
+      CheckpointEvaluations::Make(tools_, Task(spec_, *program, members), &collected);
+  ASSERT_TRUE(evaluations.ok()) << evaluations.status();
+  calls_.on_restore = [&] { (*evaluations)->Cancel(); };
+  EXPECT_EQ((*evaluations)->Run().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(collected.values.size(), 1u);
+  EXPECT_EQ(workers_.Idle().size(), 2u);
 }
 
 TEST_F(CheckpointEvaluationsTest, EndWhenCancelledRefusedOrWithoutItsWorker) {
