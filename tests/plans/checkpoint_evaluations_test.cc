@@ -408,6 +408,32 @@ TEST_P(ValidationOnRanks, IsWhatEvaluationsGive) {
     EXPECT_EQ(left.path().filename(), "job") << "values that workers have read are removed";
   }
 }
+
+TEST_P(ValidationOnRanks, ADamagedCheckpointIsNamedAndTheOthersAreDone) {
+  const int devices = GetParam();
+  const std::vector<Member> members = Join(devices);
+  const auto program = ProgramOf(spec_, devices);
+  ASSERT_NE(program, nullptr);
+  Train(*program, members);
+  const std::string file =
+      absl::StrCat(folder_, "/checkpoints/", folders_[4], "/rank-0.safetensors");
+  std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
+  bytes.seekp(-1, std::ios::end);
+  bytes.put('\x55');
+  bytes.close();
+  calls_.restores = 0;
+  Collected collected;
+  auto evaluations =
+      CheckpointEvaluations::Make(tools_, Task(spec_, *program, members), &collected);
+  ASSERT_TRUE(evaluations.ok()) << evaluations.status();
+  const absl::Status ran = (*evaluations)->Run();
+  EXPECT_EQ(ran.code(), absl::StatusCode::kDataLoss) << ran;
+  EXPECT_THAT(std::string(ran.message()), HasSubstr(folders_[4] + "/rank-0.safetensors"));
+  EXPECT_EQ(calls_.restores, devices) << "it is not the one that is loaded";
+  EXPECT_EQ(collected.values.size(), 1u);
+  EXPECT_EQ(static_cast<int>(workers_.Idle().size()), devices);
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, ValidationOnRanks, ::testing::Values(1, 2));
 
 TEST_F(CheckpointEvaluationsTest, EvaluateAnotherDataset) {
@@ -430,30 +456,6 @@ TEST_F(CheckpointEvaluationsTest, EvaluateAnotherDataset) {
   EXPECT_EQ((*evaluations)->Run(), absl::OkStatus());
   EXPECT_EQ(Counted(collected.values.at(4).at("confusion of evaluation.fc2, batch(labels)"), false),
             29);
-}
-
-TEST_F(CheckpointEvaluationsTest, ADamagedCheckpointIsNamedAndTheOthersAreDone) {
-  const std::vector<Member> members = Join(1);
-  const auto program = ProgramOf(spec_, 1);
-  ASSERT_NE(program, nullptr);
-  Train(*program, members);
-  const std::string file =
-      absl::StrCat(folder_, "/checkpoints/", folders_[4], "/rank-0.safetensors");
-  std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
-  bytes.seekp(-1, std::ios::end);
-  bytes.put('\x55');
-  bytes.close();
-  calls_.restores = 0;
-  Collected collected;
-  auto evaluations =
-      CheckpointEvaluations::Make(tools_, Task(spec_, *program, members), &collected);
-  ASSERT_TRUE(evaluations.ok()) << evaluations.status();
-  const absl::Status ran = (*evaluations)->Run();
-  EXPECT_EQ(ran.code(), absl::StatusCode::kDataLoss) << ran;
-  EXPECT_THAT(std::string(ran.message()), HasSubstr(folders_[4] + "/rank-0.safetensors"));
-  EXPECT_EQ(calls_.restores, 1) << "it is not the one that is loaded";
-  EXPECT_EQ(collected.values.size(), 1u);
-  EXPECT_EQ(workers_.Idle().size(), 1u);
 }
 
 // As the job queue, which is told when workers become idle.
