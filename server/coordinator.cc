@@ -39,6 +39,7 @@
 #include "server/object_store.h"
 #include "server/recordings/recording_store.h"
 #include "server/recordings/run_queries.h"
+#include "server/recordings/spool.h"
 #include "server/replay/answer_store.h"
 #include "server/replay/history_query.h"
 #include "server/replay/replay_manager.h"
@@ -48,6 +49,8 @@
 #include "server/services/services.h"
 #include "server/sessions/session_manager.h"
 #include "server/sessions/session_service.h"
+#include "server/spool_reports.h"
+#include "server/spool_store.h"
 #include "server/standby/shared_store.h"
 #include "server/storage/storage_service.h"
 #include "server/store/idempotency.h"
@@ -99,7 +102,13 @@ struct Coordinator::Parts {
   Rendezvous rendezvous;
   std::unique_ptr<CalibratedPlanner> planner;
   std::unique_ptr<PlannerRequestHandler> plans;
+  // Ends calls of the spool.
+  const std::shared_ptr<std::atomic<bool>> spool_cancelled =
+      std::make_shared<std::atomic<bool>>(false);
+  OpenedSpool opened_spool;
   std::unique_ptr<RecordingStore> recordings;
+  std::unique_ptr<SpoolReports> spool_reports;
+  std::unique_ptr<Spool> spool;  // null: there is none
   std::unique_ptr<JobRunner> jobs;
   std::unique_ptr<RunQueries> runs;
   AttemptTools tools;  // of jobs and replays
@@ -131,6 +140,8 @@ struct Coordinator::Parts {
   absl::Status Build();
   // `identity`: of the jobs.
   absl::Status OpenCheckpointStore(const std::string& identity);
+  // Makes `recordings`, too.
+  absl::Status OpenRecordings(const std::string& identity);
   absl::Status OpenArtifacts(const std::string& identity);
   absl::Status OpenStore(std::string* identity);
   absl::Status BuildAccess();
@@ -203,8 +214,9 @@ absl::Status Coordinator::Parts::Build() {
   tools.rendezvous = &rendezvous;
   tools.files = files;
   tools.checkpoints = checkpoints;
-  recordings = std::make_unique<RecordingStore>(checkpoints, store.get());
+  if (absl::Status s = OpenRecordings(identity); !s.ok()) return s;
   tools.recordings = recordings.get();
+  tools.spool = spool.get();
   tools.data_folder = &*data_folder;
   tools.dial = dial;
   tools.dataset_roots = dataset_roots.get();
@@ -372,6 +384,33 @@ absl::Status Coordinator::Parts::OpenCheckpointStore(const std::string& identity
   return absl::OkStatus();
 }
 
+absl::Status Coordinator::Parts::OpenRecordings(const std::string& identity) {
+  if (!options.spool.empty()) {
+    absl::StatusOr<OpenedSpool> opened = OpenSpool(
+        {options.spool, identity, {root, options.checkpoint_store, options.artifact_store}}, *files,
+        store.get(), spool_cancelled);
+    if (!opened.ok()) return opened.status();
+    opened_spool = *std::move(opened);
+    dataset_roots->Exclude(opened_spool.url);
+  }
+  recordings = std::make_unique<RecordingStore>(checkpoints, store.get(), opened_spool.url);
+  if (opened_spool.store == nullptr) return absl::OkStatus();
+  spool_reports = std::make_unique<SpoolReports>(
+      &metrics,
+      [this](const std::string& job_id, const v1::JobMessage& message) {
+        jobs->AddMessage(job_id, message);
+      },
+      [this](const std::string& job_id) { jobs->OnSpooled(job_id); });
+  spool = std::make_unique<Spool>(SpoolOptions{.url = opened_spool.url,
+                                               .store = checkpoints,
+                                               .spool = opened_spool.store.get(),
+                                               .jobs = store.get(),
+                                               .index = &recordings->copies(),
+                                               .observer = spool_reports.get(),
+                                               .check = opened_spool.check});
+  return absl::OkStatus();
+}
+
 void Coordinator::Parts::AddResources() {
   access->AddResources(
       ResourceKind::kWorker, [this](const std::string& id) { return workers->OwnerOf(id); },
@@ -536,6 +575,7 @@ absl::Status Coordinator::Start() {
   }
   absl::Status status = parts.jobs->Start();
   if (!status.ok()) return status;
+  if (parts.spool != nullptr) parts.spool->Start();
   if (status = parts.replays->Start(); !status.ok()) return status;
   parts.sessions->Start();
   parts.leases = std::thread([&parts] { parts.LeaseLoop(); });
@@ -559,7 +599,9 @@ void Coordinator::Stop() {
   if (parts.artifact_objects != nullptr) parts.artifact_objects->EndDownloads();
   // First, while their workers can still reach the services.
   parts.sessions->Stop();
+  *parts.spool_cancelled = true;
   parts.replays->Stop();
+  if (parts.spool != nullptr) parts.spool->Stop();
   parts.jobs->Stop();
   // Not earlier: a job whose model was not stored for another reason would fail.
   if (parts.artifact_objects != nullptr) parts.artifact_objects->Stop();

@@ -56,6 +56,9 @@ struct CoordinatorOptions {
   // "s3://bucket[/prefix]": where artifacts are; those in data_dir are then copies. Empty: in
   // data_dir.
   std::string artifact_store;
+  // "s3://bucket[/prefix]" or a folder: where recorded checkpoints are copied to, beside the
+  // training (server/recordings/spool.h). Empty: nowhere.
+  std::string spool;
   // False: data_dir is lost with this coordinator, so jobs with pushed examples are refused.
   bool keeps_pushed_examples = true;
   // Keys and certificates: never opened as a dataset, nor is anything in data_dir.

@@ -77,6 +77,7 @@ CoordinatorOptions ForCoordinator(const DaemonOptions& options,
   CoordinatorOptions out;
   out.data_dir = options.data_dir;
   out.checkpoint_store = options.checkpoint_store;
+  out.spool = options.spool;
   out.record_bytes = options.record_bytes;
   out.recordings_bytes = options.recordings_bytes;
   out.artifact_store = options.artifact_store;

@@ -20,6 +20,7 @@ struct DaemonOptions {
   std::string data_dir = "espalier-data";
   std::string checkpoint_store = "auto";  // see CoordinatorOptions
   std::string artifact_store;             // see CoordinatorOptions
+  std::string spool;                      // see CoordinatorOptions
   // Of recorded jobs; see CoordinatorOptions.
   int64_t record_bytes = CoordinatorOptions().record_bytes;
   int64_t recordings_bytes = 0;

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/net/access_token.h"
@@ -76,6 +77,9 @@ absl::StatusOr<std::unique_ptr<SharedStore>> WaitToLead(DaemonOptions* options,
                                                         const DaemonCredentials& credentials,
                                                         const sigset_t& signals) {
   if (options->job_store.address.endpoints.empty()) return std::unique_ptr<SharedStore>();
+  if (absl::StartsWith(options->spool, "s3://")) {
+    if (absl::Status s = CheckObjectStore("spool", options->spool); !s.ok()) return s;
+  }
   if (!options->artifact_store.empty()) {
     for (const auto& [flag, url] : {std::pair("artifact-store", options->artifact_store),
                                     std::pair("checkpoint-store", options->checkpoint_store)}) {

@@ -35,6 +35,12 @@ ABSL_FLAG(
     "--checkpoint-store; --data-dir then has copies of what was used. With etcd, and "
     "--checkpoint-store in S3, too, each coordinator has a --data-dir of its own. Empty: in "
     "--data-dir");
+ABSL_FLAG(
+    std::string, spool, "",
+    "where the checkpoints of recorded jobs are copied to while they train: a folder, such as a "
+    "mounted disk, or s3://BUCKET[/PREFIX], used with this process's AWS credentials. Copies stay "
+    "until the job is deleted, whatever --record-bytes removes, and are replayed from there. Of "
+    "several coordinators all need the same. Empty: nowhere");
 ABSL_FLAG(int64_t, record_bytes, espalier::CoordinatorOptions().record_bytes,
           "bytes that the checkpoints of a recorded job may take, unless it says otherwise "
           "(RecordOptions.max_bytes): if they take more, every second one is removed");
@@ -149,6 +155,7 @@ DaemonOptions OptionsOfFlags() {
   options.data_dir = absl::GetFlag(FLAGS_data_dir);
   options.checkpoint_store = absl::GetFlag(FLAGS_checkpoint_store);
   options.artifact_store = absl::GetFlag(FLAGS_artifact_store);
+  options.spool = absl::GetFlag(FLAGS_spool);
   options.record_bytes = absl::GetFlag(FLAGS_record_bytes);
   options.recordings_bytes = absl::GetFlag(FLAGS_recordings_bytes);
   options.dataset_roots = absl::GetFlag(FLAGS_dataset_root);

@@ -136,11 +136,12 @@ absl::Status ShowRun(Context& context, Client* client, const std::string& name) 
   }
   Table table({{"checkpoint of step", Align::kRight}, {"size", Align::kRight}, {"where"}});
   for (const v1::RecordedCheckpoint& checkpoint : run->checkpoints()) {
-    table.Row({absl::StrCat(checkpoint.steps_done()),
-               FormatBytes(static_cast<double>(checkpoint.bytes())),
-               absl::StrCat(checkpoint.stored() ? "stored" : "",
-                            checkpoint.stored() && checkpoint.spooled() ? ", " : "",
-                            checkpoint.spooled() ? "spooled" : "")});
+    table.Row(
+        {absl::StrCat(checkpoint.steps_done()),
+         FormatBytes(static_cast<double>(checkpoint.bytes())),
+         absl::StrCat(checkpoint.stored() ? "stored" : "",
+                      checkpoint.stored() && checkpoint.spooled() ? ", " : "",
+                      checkpoint.spooled() ? "copy in " : "", Printable(checkpoint.spool()))});
   }
   out << (table.empty() ? "no checkpoints\n" : table.Render(context.terminal())) << std::flush;
   return absl::OkStatus();

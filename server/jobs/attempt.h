@@ -29,6 +29,7 @@
 #include "server/membership/rendezvous.h"
 #include "server/membership/worker_registry.h"
 #include "server/recordings/recording_store.h"
+#include "server/recordings/spool.h"
 #include "server/store/job_store.h"
 #include "storage/checkpoint_store.h"
 #include "storage/dataset_roots.h"
@@ -46,6 +47,7 @@ struct AttemptTools {
   FileSystem* files = nullptr;
   CheckpointStore* checkpoints = nullptr;
   RecordingStore* recordings = nullptr;  // null: no job is recorded
+  Spool* spool = nullptr;                // of recordings; null: there is none
   // The coordinator's data folder, of which workers read initial values, models and streams.
   FolderCheckpointStore* data_folder = nullptr;
   WorkerDialer dial;

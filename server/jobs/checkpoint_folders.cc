@@ -22,7 +22,7 @@ constexpr int32_t kLaterAttempts = 64;
 
 // What stays of a job, whatever its checkpoints.
 std::vector<std::string> AlwaysStay(const std::string& job, int32_t attempts) {
-  std::vector<std::string> stay = {JoinPath(job, kStreamFolder)};
+  std::vector<std::string> stay = {JoinPath(job, kStreamFolder), JoinPath(job, kFetchedFolder)};
   for (int32_t later = 1; later <= kLaterAttempts; ++later) {
     stay.push_back(JoinPath(job, AttemptFolder(attempts + later)));
   }

@@ -56,7 +56,8 @@ absl::Status VerifyCheckpoint(CheckpointStore& store, const std::string& folder,
 // later.
 bool MeansDamage(const absl::Status& status);
 
-// Removes all of a job in the store except its stream and the checkpoint `keep`, given as by
+// Removes all of a job in the store except its stream, what replays read (kFetchedFolder), and the
+// checkpoint `keep`, given as by
 // CheckpointWithinJob, the newest one of fewer steps, which is used if `keep` turns out to be
 // damaged, and those of `best_steps` steps, of a validation whose model is kept (0: none). If
 // `keep` is not empty and has no manifest there, removes nothing: the rest may be all that is left

@@ -179,6 +179,7 @@ absl::Status JobRunner::Delete(const v1::DeleteJobRequest& request, v1::DeleteJo
     if (status.ok()) status = ReserveVersion(job->record.job);
     if (status.ok() && tools_.recordings != nullptr) {
       status = tools_.recordings->RemoveFacts(id, job->life.attempts);
+      if (tools_.spool != nullptr) tools_.spool->RemoveDeleted();
     }
     if (status.ok()) {
       std::optional<IdempotencyRecord> record;

@@ -96,6 +96,7 @@ void JobRunner::OnCheckpoint(const std::string& job_id, int32_t attempt,
     if (moves.has_value() && job.life.attempts == attempt) Move(&job);
   }
   if (recorded) {
+    if (tools_.spool != nullptr) tools_.spool->Changed(job_id);
     ThinRecording(job_id, Thinning::kToLimits, "");
   } else {
     RemoveOlderCheckpoints(*tools_.checkpoints, job_id, checkpoint, previous, best_steps);

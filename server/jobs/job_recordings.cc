@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -62,6 +65,7 @@ void JobRunner::SetRecorded(Job* job, int64_t checkpoints, int64_t bytes) {
 }
 
 size_t JobRunner::ThinRecording(const std::string& job_id, Thinning how, const std::string& why) {
+  absl::MutexLock thinning(&thinning_);
   RetentionLimits limits;
   int64_t checkpoint_step = 0, best_steps = 0;
   bool succeeded = false;
@@ -85,13 +89,24 @@ size_t JobRunner::ThinRecording(const std::string& job_id, Thinning how, const s
                  stored.status().ToString());
     return 0;
   }
+  std::set<std::string> copied;
+  const bool waits_for_copies = tools_.spool != nullptr && how == Thinning::kToLimits;
+  if (waits_for_copies) {
+    const absl::StatusOr<std::vector<v1::RecordedCheckpoint>> copies =
+        tools_.recordings->copies().CopiesOf(job_id);
+    if (!copies.ok()) return 0;
+    for (const v1::RecordedCheckpoint& copy : *copies) {
+      if (copy.spool() == tools_.spool->url()) copied.insert(copy.directory());
+    }
+  }
   const int64_t shared_bytes = stored->shared_bytes;
   const std::vector<StoredCheckpoints::Checkpoint> known =
       KnownTo(*std::move(stored), checkpoint_step);
   std::vector<KeptCheckpoint> kept;
   for (const StoredCheckpoints::Checkpoint& checkpoint : known) {
+    const bool best = best_steps > 0 && checkpoint.steps_done == best_steps;
     kept.push_back({checkpoint.steps_done, checkpoint.bytes,
-                    best_steps > 0 && checkpoint.steps_done == best_steps});
+                    best || (waits_for_copies && !copied.contains(checkpoint.directory))});
   }
   RemovedCheckpoints chosen;
   switch (how) {
@@ -144,6 +159,10 @@ size_t JobRunner::ThinRecording(const std::string& job_id, Thinning how, const s
   (*job)->pending.messages.push_back(WarningMessage(std::move(message)));
   MarkDirty(*job);
   return removed;
+}
+
+void JobRunner::OnSpooled(const std::string& job_id) {
+  ThinRecording(job_id, Thinning::kToLimits, "");
 }
 
 bool JobRunner::ThinForRoom(const std::string& job_id) {

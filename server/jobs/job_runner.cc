@@ -435,11 +435,12 @@ void JobRunner::OnStep(const std::string& job_id, int32_t attempt, const v1::Ste
   MarkDirty(&job);
 }
 
-void JobRunner::OnMessage(const std::string& job_id, const v1::JobMessage& message) {
+void JobRunner::AddMessage(const std::string& job_id, const v1::JobMessage& message) {
   absl::MutexLock lock(&mutex_);
-  Job& job = *jobs_.at(job_id);
-  job.pending.messages.push_back(message);
-  MarkDirty(&job);
+  const absl::StatusOr<Job*> job = Find(job_id);
+  if (!job.ok()) return;  // it was deleted
+  (*job)->pending.messages.push_back(message);
+  MarkDirty(*job);
 }
 
 }  // namespace espalier

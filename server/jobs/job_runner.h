@@ -127,6 +127,11 @@ class JobRunner : public AttemptObserver {
                      const std::function<bool(const v1::JobEvent&)>& send,
                      const std::function<bool()>& cancelled);
 
+  // Adds to a job's log, if the job is there. Does not wait until it is durable.
+  void AddMessage(const std::string& job_id, const v1::JobMessage& message);
+  // The spool has copied all checkpoints of a job: those stay that its limits allow.
+  void OnSpooled(const std::string& job_id);
+
   std::map<std::string, int> CountByState(const Caller& caller) const;  // of jobs it may see
   // Artifacts that jobs which are not over read when they are planned again.
   std::vector<ArtifactUse> ArtifactsInUse() const;
@@ -213,7 +218,9 @@ class JobRunner : public AttemptObserver {
   void OnCheckpointSkipped(const std::string& job_id, int32_t attempt,
                            const std::string& reason) override;
   bool MakeRoom(const std::string& job_id) override { return ThinForRoom(job_id); }
-  void OnMessage(const std::string& job_id, const v1::JobMessage& message) override;
+  void OnMessage(const std::string& job_id, const v1::JobMessage& message) override {
+    AddMessage(job_id, message);
+  }
 
   // Returns InvalidArgument for a pipeline that the cluster has too few workers for.
   absl::Status CheckStages(const v1::SearchOptions& search) const;
@@ -283,9 +290,10 @@ class JobRunner : public AttemptObserver {
 
   bool IsRecordedHere(const Job& job) const;
   // Removes checkpoints of a job's recording and brings its record up to date. Its log says `why`,
-  // if it was thinned. Returns how many went. Blocks.
+  // if it was thinned. Returns how many went. Blocks. To the limits, those stay that are yet to be
+  // copied to the spool.
   size_t ThinRecording(const std::string& job_id, Thinning how, const std::string& why)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+      ABSL_LOCKS_EXCLUDED(mutex_, thinning_);
   // Has recordings make room on a full disk: the job's own, or the oldest ones. Returns false if
   // none can.
   bool ThinForRoom(const std::string& job_id) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -354,6 +362,7 @@ class JobRunner : public AttemptObserver {
   Metrics* const metrics_;
   Idempotency idempotency_;
 
+  absl::Mutex thinning_;  // locked before mutex_: by one thread at a time
   mutable absl::Mutex mutex_;
   absl::CondVar published_;  // signalled when some job's version changes, or a write has ended
   std::map<std::string, std::shared_ptr<Job>> jobs_ ABSL_GUARDED_BY(mutex_);

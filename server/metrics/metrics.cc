@@ -72,6 +72,17 @@ struct Metrics::Families {
           .Help("Running jobs that found no room for their last checkpoint.")
           .Register(registry)
           .Add({});
+  prometheus::Counter& spooled =
+      Count("espalier_spooled_checkpoints_total", "Checkpoints copied to the spool.");
+  prometheus::Counter& spooled_bytes =
+      Count("espalier_spooled_bytes_total", "Bytes written to the spool, compressed.");
+  prometheus::Counter& spool_errors =
+      Count("espalier_spool_errors_total", "Tries to copy checkpoints to the spool that failed.");
+  prometheus::Gauge& spool_pending = prometheus::BuildGauge()
+                                         .Name("espalier_spool_pending_checkpoints")
+                                         .Help("Checkpoints that are to be copied to the spool.")
+                                         .Register(registry)
+                                         .Add({});
   prometheus::Counter& attempts = Count("espalier_job_attempts_total", "Attempts of jobs started.");
   prometheus::Counter& lost =
       Count("espalier_workers_lost_total",
@@ -137,6 +148,14 @@ void Metrics::BatchesPushed(int64_t batches) {
 
 void Metrics::SetCheckpointsPaused(int jobs) { families_->checkpoints_paused.Set(jobs); }
 void Metrics::CheckpointWritten() { families_->checkpoints.Increment(); }
+void Metrics::CheckpointSpooled(int64_t bytes) {
+  families_->spooled.Increment();
+  families_->spooled_bytes.Increment(static_cast<double>(bytes));
+}
+void Metrics::SpoolError() { families_->spool_errors.Increment(); }
+void Metrics::SetSpoolPending(int64_t checkpoints) {
+  families_->spool_pending.Set(static_cast<double>(checkpoints));
+}
 void Metrics::CheckpointSkipped() { families_->checkpoints_skipped.Increment(); }
 void Metrics::CheckpointDamaged() { families_->checkpoints_damaged.Increment(); }
 void Metrics::AttemptStarted() { families_->attempts.Increment(); }

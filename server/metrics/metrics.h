@@ -35,9 +35,14 @@ class Metrics {
   void CheckpointWritten();  // espalier_checkpoints_total
   void CheckpointSkipped();  // espalier_checkpoints_skipped_total
   void CheckpointDamaged();  // espalier_checkpoints_damaged_total
-  void AttemptStarted();     // espalier_job_attempts_total
-  void WorkerLost();         // espalier_workers_lost_total
-  void StoreError();         // espalier_store_errors_total
+  // espalier_spooled_checkpoints_total and espalier_spooled_bytes_total: one more, of so many
+  // bytes.
+  void CheckpointSpooled(int64_t bytes);
+  void SpoolError();                          // espalier_spool_errors_total
+  void SetSpoolPending(int64_t checkpoints);  // espalier_spool_pending_checkpoints
+  void AttemptStarted();                      // espalier_job_attempts_total
+  void WorkerLost();                          // espalier_workers_lost_total
+  void StoreError();                          // espalier_store_errors_total
   // espalier_data_folder_present: 1 from the start, 0 while it is gone.
   void SetDataFolderPresent(bool present);
 

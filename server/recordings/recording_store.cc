@@ -1,6 +1,7 @@
 #include "server/recordings/recording_store.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -106,17 +107,29 @@ absl::StatusOr<v1::Recording> RecordingStore::Load(const std::string& job_id) co
                                             recording->attempts().end());
   const absl::StatusOr<StoredCheckpoints> stored = ListStoredCheckpoints(*checkpoints_, job_id);
   if (!stored.ok()) return stored.status();
-  for (const StoredCheckpoints::Checkpoint& found : stored->checkpoints) {
-    if (!BelongsToRecording(AttemptOf(found.directory), found.steps_done, attempts,
-                            recording->job().checkpoint_step())) {
-      continue;
-    }
-    v1::RecordedCheckpoint& checkpoint = *recording->add_checkpoints();
-    checkpoint.set_steps_done(found.steps_done);
-    checkpoint.set_directory(found.directory);
-    checkpoint.set_bytes(found.bytes);
+  const absl::StatusOr<std::vector<v1::RecordedCheckpoint>> copies = copies_.CopiesOf(job_id);
+  if (!copies.ok()) return copies.status();
+  std::map<std::string, v1::RecordedCheckpoint> found;  // by directory
+  for (const v1::RecordedCheckpoint& copy : *copies) {
+    const auto [known, is_new] = found.try_emplace(copy.directory(), copy);
+    if (!is_new && copy.spool() == spool_) known->second = copy;
+  }
+  for (const StoredCheckpoints::Checkpoint& here : stored->checkpoints) {
+    v1::RecordedCheckpoint& checkpoint = found[here.directory];
+    checkpoint.set_steps_done(here.steps_done);
+    checkpoint.set_directory(here.directory);
+    checkpoint.set_bytes(here.bytes);
     checkpoint.set_stored(true);
   }
+  for (auto& [directory, checkpoint] : found) {
+    if (BelongsToRecording(AttemptOf(directory), checkpoint.steps_done(), attempts,
+                           recording->job().checkpoint_step())) {
+      *recording->add_checkpoints() = std::move(checkpoint);
+    }
+  }
+  std::stable_sort(recording->mutable_checkpoints()->begin(),
+                   recording->mutable_checkpoints()->end(),
+                   [](const auto& a, const auto& b) { return a.steps_done() < b.steps_done(); });
   recording->clear_attempts();
   for (v1::RecordedAttempt& attempt : AttemptsOfSteps(std::move(attempts))) {
     *recording->add_attempts() = std::move(attempt);
@@ -126,8 +139,23 @@ absl::StatusOr<v1::Recording> RecordingStore::Load(const std::string& job_id) co
 
 std::string AnswersFolder(const std::string& job_id) { return absl::StrCat("replays/", job_id); }
 
+absl::StatusOr<v1::RecordedCheckpoint> RecordingStore::CopyOf(const std::string& job_id,
+                                                              const std::string& directory) const {
+  const absl::StatusOr<std::vector<v1::RecordedCheckpoint>> copies = copies_.CopiesOf(job_id);
+  if (!copies.ok()) return copies.status();
+  const v1::RecordedCheckpoint* found = nullptr;
+  for (const v1::RecordedCheckpoint& copy : *copies) {
+    if (copy.directory() != directory) continue;
+    if (found == nullptr || copy.spool() == spool_) found = &copy;
+  }
+  if (found != nullptr) return *found;
+  return absl::NotFoundError(
+      absl::StrCat("the checkpoint '", JoinPath(job_id, directory), "' is not there any more"));
+}
+
 absl::Status RecordingStore::RemoveFacts(const std::string& job_id, int32_t attempts) {
   absl::Status status = checkpoints_->Delete(AnswersFolder(job_id));
+  if (status.ok()) status = copies_.MarkDeleted(job_id, spool_);
   if (status.ok()) status = jobs_->DeleteBlob(DigestsBlob(job_id));
   for (int32_t attempt = 1; attempt <= attempts && status.ok(); ++attempt) {
     status = jobs_->DeleteBlob(AttemptBlob(job_id, attempt));

@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "espalier/v1/recording.pb.h"
+#include "server/recordings/spool_index.h"
 #include "server/store/job_store.h"
 #include "storage/checkpoint_store.h"
 
@@ -36,9 +38,9 @@ std::string AnswersFolder(const std::string& job_id);
 // Thread-safe.
 class RecordingStore {
  public:
-  // All pointers must outlive the store.
-  RecordingStore(CheckpointStore* checkpoints, JobStore* jobs)
-      : checkpoints_(checkpoints), jobs_(jobs) {}
+  // All pointers must outlive the store. `spool`: the one that is used; empty: none is.
+  RecordingStore(CheckpointStore* checkpoints, JobStore* jobs, std::string spool = "")
+      : checkpoints_(checkpoints), jobs_(jobs), spool_(std::move(spool)), copies_(jobs) {}
 
   // Durable when it returns.
   absl::Status PutAttempt(const std::string& job_id, const v1::RecordedAttempt& attempt);
@@ -46,19 +48,29 @@ class RecordingStore {
   // NotFound if they are not known yet.
   absl::StatusOr<RecordedDigests> Digests(const std::string& job_id) const;
 
-  // The whole recording, with the checkpoints that are there now. NotFound for an unknown job. Of a
+  // The whole recording, with the checkpoints that are there now, in the checkpoint store or in a
+  // spool: as the job store says, so that a spool is not asked. NotFound for an unknown job. Of a
   // job without a recording only what its record says.
   absl::StatusOr<v1::Recording> Load(const std::string& job_id) const;
   // The same without its checkpoints: reads the job store only.
   absl::StatusOr<v1::Recording> LoadFacts(const std::string& job_id) const;
 
+  // Where a checkpoint is spooled, in the spool that is used if it is in several. NotFound: it is
+  // in none.
+  absl::StatusOr<v1::RecordedCheckpoint> CopyOf(const std::string& job_id,
+                                                const std::string& directory) const;
+  // Which checkpoints have copies.
+  SpoolIndex& copies() { return copies_; }
+
   // Removes what the job store has of a deleted job of so many attempts, and answers to its
-  // replays.
+  // replays; marks its copies in spools as deleted.
   absl::Status RemoveFacts(const std::string& job_id, int32_t attempts);
 
  private:
   CheckpointStore* const checkpoints_;
   JobStore* const jobs_;
+  const std::string spool_;
+  SpoolIndex copies_;
 };
 
 }  // namespace espalier

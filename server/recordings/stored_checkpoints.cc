@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -32,6 +33,16 @@ int64_t StoredCheckpoints::bytes() const {
   int64_t sum = shared_bytes;
   for (const Checkpoint& checkpoint : checkpoints) sum += checkpoint.bytes;
   return sum;
+}
+
+std::vector<std::string> StoredCheckpoints::unused_shared() const {
+  std::set<int32_t> used;
+  for (const Checkpoint& checkpoint : checkpoints) used.insert(AttemptOf(checkpoint.directory));
+  std::vector<std::string> unused;
+  for (const std::string& file : shared) {
+    if (!used.contains(AttemptOf(file))) unused.push_back(file);
+  }
+  return unused;
 }
 
 int32_t AttemptOf(const std::string& directory) {

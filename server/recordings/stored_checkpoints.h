@@ -11,6 +11,10 @@
 
 namespace espalier {
 
+// The folder within a job's folder with copies of spooled checkpoints that are being read
+// (fetched_checkpoint.h).
+inline constexpr char kFetchedFolder[] = "fetched";
+
 struct StoredCheckpoints {
   struct Checkpoint {
     std::string directory;  // within the job's folder: "attempt-1/step-40-attempt-1"
@@ -25,6 +29,8 @@ struct StoredCheckpoints {
   int64_t shared_bytes = 0;
 
   int64_t bytes() const;  // of all
+  // The shared files of attempts without checkpoints.
+  std::vector<std::string> unused_shared() const;
 };
 
 // `objects` are all of a store, or of the job's folder.

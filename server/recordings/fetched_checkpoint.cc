@@ -1,0 +1,82 @@
+#include "server/recordings/fetched_checkpoint.h"
+
+#include <spdlog/spdlog.h>
+
+#include "absl/strings/str_cat.h"
+#include "server/recordings/stored_checkpoints.h"
+#include "storage/manifest.h"
+
+namespace espalier {
+namespace {
+
+std::string CopiesOf(const std::string& job_id, const std::string& reader) {
+  return absl::StrCat(job_id, "/", kFetchedFolder, "/", reader);
+}
+
+}  // namespace
+
+absl::StatusOr<FetchedCheckpoint> FetchedCheckpoint::Open(const FetchTools& tools,
+                                                          const std::string& job_id,
+                                                          const std::string& directory,
+                                                          const std::string& reader,
+                                                          const std::function<bool()>& stopped) {
+  const std::string folder = JoinPath(job_id, directory);
+  // Its content is checked by who reads it.
+  if (!absl::IsNotFound(ReadManifest(*tools.store, folder).status())) {
+    return FetchedCheckpoint(folder);
+  }
+  const absl::StatusOr<v1::RecordedCheckpoint> copy = tools.recordings->CopyOf(job_id, directory);
+  if (!copy.ok()) return copy.status();
+  if (tools.spool == nullptr || tools.spool->url() != copy->spool()) {
+    return absl::NotFoundError(absl::StrCat("the checkpoint '", folder, "' is in ", copy->spool(),
+                                            " only; start espalierd with --spool=", copy->spool()));
+  }
+  FetchedCheckpoint fetched(
+      JoinPath(CopiesOf(job_id, reader), directory.substr(directory.rfind('/') + 1)));
+  fetched.store_ = tools.store;
+  fetched.copies_ = CopiesOf(job_id, reader);
+  // What an interrupted reader has left.
+  if (absl::Status s = tools.store->Delete(fetched.copies_); !s.ok()) return s;
+  const absl::Status status = tools.spool->Fetch(folder, fetched.folder_, stopped);
+  if (absl::IsNotFound(status)) {
+    return absl::NotFoundError(
+        absl::StrCat("the checkpoint '", folder, "' is gone from ", copy->spool()));
+  }
+  if (!status.ok()) {
+    return absl::Status(status.code(), absl::StrCat("the checkpoint '", folder, "' of ",
+                                                    copy->spool(), ": ", status.message()));
+  }
+  return fetched;
+}
+
+FetchedCheckpoint::FetchedCheckpoint(FetchedCheckpoint&& other) noexcept
+    : store_(std::exchange(other.store_, nullptr)),
+      folder_(std::move(other.folder_)),
+      copies_(std::move(other.copies_)) {}
+
+FetchedCheckpoint& FetchedCheckpoint::operator=(FetchedCheckpoint&& other) noexcept {
+  if (this == &other) return *this;
+  Remove();
+  store_ = std::exchange(other.store_, nullptr);
+  folder_ = std::move(other.folder_);
+  copies_ = std::move(other.copies_);
+  return *this;
+}
+
+FetchedCheckpoint::~FetchedCheckpoint() { Remove(); }
+
+void FetchedCheckpoint::Remove() {
+  if (store_ == nullptr) return;
+  if (const absl::Status removed = store_->Delete(copies_); !removed.ok()) {
+    spdlog::warn("a copy of a spooled checkpoint stays until the replay is over: {}",
+                 removed.ToString());
+  }
+  store_ = nullptr;
+}
+
+absl::Status FetchedCheckpoint::RemoveLeft(CheckpointStore& store, const std::string& job_id,
+                                           const std::string& reader) {
+  return store.Delete(CopiesOf(job_id, reader));
+}
+
+}  // namespace espalier
