@@ -4,6 +4,7 @@
 #include "ops/optimizer/lr_schedule.h"
 #include "worker/executor/executor_fixture.h"
 #include "worker/executor/multi_tensor_ops.h"
+#include "worker/executor/unchanged_parameters.h"
 
 namespace espalier {
 namespace {
@@ -76,6 +77,7 @@ TEST_F(ExecutorTest, UpdateMayCoverARangeOfAParameter) {
   EXPECT_TRUE((*executor)->is_alias(part));
   EXPECT_FALSE((*executor)->is_alias(whole));
   EXPECT_EQ((*executor)->tensor_name(part), "p");
+  EXPECT_EQ(UnchangedParameters(**executor), std::vector<bool>((*executor)->num_buffers(), false));
 
   // At another offset than its region, or in another parameter.
   stretch->set_offset_bytes(2 * 16 * sizeof(float));
@@ -83,6 +85,54 @@ TEST_F(ExecutorTest, UpdateMayCoverARangeOfAParameter) {
   stretch->set_offset_bytes(16 * sizeof(float));
   stretch->set_name("q");
   ExpectRefused(w.program, "share memory");
+}
+
+// Running statistics move though they are only inputs.
+TEST_F(ExecutorTest, ParametersThatStepsDoNotChangeAreTold) {
+  ProgramWriter w;
+  const auto parameter = [&](const std::string& name, Dims dims) {
+    const int buffer = w.Buffer(name, std::move(dims), v1::PARAMETER_SHARD);
+    w.program.mutable_buffers(buffer)->mutable_initializer()->set_kind(v1::Initializer::ONES);
+    return buffer;
+  };
+  const int frozen = parameter("frozen", {4, 3}), scale = parameter("scale", {3}),
+            bias = parameter("bias", {3}), mean = parameter("mean", {3}),
+            variance = parameter("variance", {3}), trained = parameter("trained", {3}),
+            hyper = w.Buffer("schedule", {2}, v1::SCHEDULE), x = w.Buffer("x", {4, 3}),
+            stats = w.Buffer("stats", {2, 3}), y = w.Buffer("y", {4, 3}),
+            gradient = w.Buffer("gradient", {3});
+  w.Compute("sin", {frozen}, {x});
+  w.Compute("batch_norm_stats", {x}, {stats});
+  w.Compute("batch_norm", {x, scale, bias, mean, variance, stats}, {y});
+  for (v1::Instruction& instruction : *w.program.mutable_instructions()) {
+    if (instruction.compute().op() == "sin") continue;
+    auto& attributes = *instruction.mutable_compute()->mutable_attributes();
+    attributes["count"].set_i(4);
+    if (instruction.compute().op() == "batch_norm") attributes["momentum"].set_f(0.1);
+  }
+  v1::FillInstruction* fill = w.Add("gradient")->mutable_fill();
+  fill->set_buffer(gradient);
+  fill->set_value(1);
+  v1::UpdateInstruction* update = w.Add("trained")->mutable_update();
+  update->set_parameter(trained);
+  update->set_gradient(gradient);
+  update->set_scale(-1);
+  update->set_hyper(hyper);
+  update->set_op("sgd_update");
+  update->add_state(-1);
+  w.program.mutable_optimizer()->mutable_learning_rate()->set_peak(0.5);
+  auto executor = Make(w.program);
+  ASSERT_TRUE(executor.ok()) << executor.status();
+  ASSERT_TRUE((*executor)->Step(0).ok());
+  const std::vector<bool> unchanged = UnchangedParameters(**executor);
+  for (const int i : {frozen, scale, bias, mean, variance, trained}) {
+    float value = 0;
+    ASSERT_TRUE((*executor)->ReadBuffer(i, &value, sizeof(value)).ok());
+    EXPECT_EQ(unchanged[i], value == 1) << w.program.buffers(i).name();
+  }
+  EXPECT_TRUE(unchanged[frozen]);
+  EXPECT_FALSE(unchanged[mean] || unchanged[variance] || unchanged[trained]);
+  EXPECT_FALSE(unchanged[x] || unchanged[hyper]) << "no parameters";
 }
 
 // Parameters of these sizes, each updated by `op` with `states` buffers; the gradient is the sine
