@@ -40,9 +40,10 @@ absl::StatusOr<StoredCheckpoint> FindCheckpoint(CheckpointStore& store, const st
 absl::StatusOr<StoredCheckpoint> FindCheckpointBefore(CheckpointStore& store,
                                                       const std::string& job, int64_t steps_done);
 
-// Makes a damaged checkpoint no checkpoint any more, and returns the one to use in its place: the
-// newest of at most as many steps, otherwise the oldest of more (the job's record may come from a
-// backup), otherwise none, which is step 0. Its files have the manifest's sizes.
+// Makes a damaged checkpoint no checkpoint any more, and all that share a damaged file with it, and
+// returns the one to use in its place: the newest of at most as many steps, otherwise the oldest of
+// more (the job's record may come from a backup), otherwise none, which is step 0. Its files have
+// the manifest's sizes.
 absl::StatusOr<StoredCheckpoint> ReplaceCheckpoint(CheckpointStore& store, const std::string& job,
                                                    const StoredCheckpoint& damaged);
 
@@ -76,9 +77,15 @@ void RemoveUnrecorded(CheckpointStore& store, const std::string& job, int32_t at
 absl::Status RemoveCheckpoint(CheckpointStore& store, const std::string& folder);
 
 // Removes complete checkpoints of fewer steps than `newest`, except `spare` and those of
-// `best_steps` steps. For a running attempt, which may be writing others. Blocks.
+// `best_steps` steps, and what only they have shared. For the running attempt, which has written
+// `newest` and may be writing others. Blocks.
 void RemoveOlderCheckpoints(CheckpointStore& store, const std::string& job,
                             const StoredCheckpoint& newest, const std::string& spare,
                             int64_t best_steps = 0);
+
+// Removes what checkpoints of attempts before `before` have shared, where an attempt has none any
+// more. Returns the bytes of all shared files that the job has then.
+absl::StatusOr<int64_t> RemoveUnusedShared(CheckpointStore& store, const std::string& job,
+                                           int32_t before);
 
 }  // namespace espalier

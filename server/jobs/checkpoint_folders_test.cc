@@ -6,8 +6,12 @@
 #include <fstream>
 #include <memory>
 #include <set>
+#include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/file_system.h"
+#include "base/sha256.h"
 #include "storage/folder_checkpoint_store.h"
 #include "storage/manifest.h"
 
@@ -37,6 +41,25 @@ class CheckpointFoldersTest : public ::testing::Test {
     manifest.steps_done = steps_done;
     manifest.files = {{"rank-0", "", 1}};
     ASSERT_EQ(WriteManifest(store_, JoinPath(job_, within_job), manifest), absl::OkStatus());
+  }
+
+  // Makes an attempt's checkpoints share a file.
+  void Share(int attempt, const std::vector<std::string>& checkpoints,
+             const std::string& content = "unchanged") {
+    const std::string folder = absl::StrCat("attempt-", attempt);
+    std::ofstream(folder_ / folder / "unchanged-rank-0") << "unchanged";
+    for (const std::string& name : checkpoints) {
+      const std::string checkpoint = JoinPath(JoinPath(job_, folder), name);
+      Manifest manifest = *ReadManifest(store_, checkpoint);
+      manifest.files.push_back({"unchanged-rank-0", Sha256Hex(content),
+                                static_cast<int64_t>(content.size()), /*shared=*/true});
+      ASSERT_EQ(store_.Delete(JoinPath(checkpoint, kManifestFile)), absl::OkStatus());
+      ASSERT_EQ(WriteManifest(store_, checkpoint, manifest), absl::OkStatus());
+    }
+  }
+  void ShareInBoth() {
+    Share(1, {"step-10", "step-20"});
+    Share(2, {"step-20", "step-30"});
   }
 
   // Folders with files.
@@ -127,6 +150,58 @@ TEST_F(CheckpointFoldersTest, WithoutOneBeforeTheOldestLaterOneIsUsed) {
   const StoredCheckpoint other = *ReplaceCheckpoint(store_, job_, {"attempt-1/step-5", 5});
   EXPECT_EQ(other.within_job, "attempt-1/step-10");
   EXPECT_EQ(other.steps_done, 10);
+}
+
+// "attempt-1" and "attempt-2" stand for the files that their checkpoints share.
+TEST_F(CheckpointFoldersTest, SharedFilesStayAsLongAsACheckpointOfTheirAttempt) {
+  ShareInBoth();
+  RemoveOlderCheckpoints(store_, job_, {"attempt-2/step-30", 30}, "attempt-2/step-20", 10);
+  EXPECT_EQ(Folders(),
+            (std::set<std::string>{"attempt-1", "attempt-1/step-10", "attempt-2",
+                                   "attempt-2/step-20", "attempt-2/step-30", "attempt-2/step-40"}));
+  RemoveCheckpoints(store_, job_, 2, "attempt-2/step-30", 10);
+  EXPECT_EQ(Folders(), (std::set<std::string>{"attempt-1", "attempt-1/step-10", "attempt-2",
+                                              "attempt-2/step-20", "attempt-2/step-30"}));
+  RemoveOlderCheckpoints(store_, job_, {"attempt-2/step-30", 30}, "attempt-2/step-20");
+  EXPECT_EQ(Folders(),
+            (std::set<std::string>{"attempt-2", "attempt-2/step-20", "attempt-2/step-30"}));
+  RemoveCheckpoints(store_, job_, 2, "");
+  EXPECT_FALSE(std::filesystem::exists(folder_));
+}
+
+TEST_F(CheckpointFoldersTest, SharedFilesOfOtherAttemptsGoWithTheirCheckpoints) {
+  ShareInBoth();
+  RemoveCheckpoints(store_, job_, 2, "attempt-1/step-20");
+  EXPECT_EQ(Folders(),
+            (std::set<std::string>{"attempt-1", "attempt-1/step-10", "attempt-1/step-20"}));
+}
+
+TEST_F(CheckpointFoldersTest, ARecordingKeepsWhatItsCheckpointsShare) {
+  ShareInBoth();
+  RemoveUnrecorded(store_, job_, 2, 20);
+  EXPECT_EQ(Folders(), (std::set<std::string>{"attempt-1", "attempt-1/step-10", "attempt-1/step-20",
+                                              "attempt-2", "attempt-2/step-20"}));
+  const int64_t bytes = 9;  // of a shared file
+  EXPECT_EQ(*RemoveUnusedShared(store_, job_, 3), 2 * bytes);
+  for (const char* name : {"attempt-1/step-10", "attempt-1/step-20", "attempt-2/step-20"}) {
+    ASSERT_EQ(RemoveCheckpoint(store_, JoinPath(job_, name)), absl::OkStatus());
+  }
+  // Attempt 2 may be running, and about to write a checkpoint.
+  EXPECT_EQ(*RemoveUnusedShared(store_, job_, 2), bytes);
+  EXPECT_EQ(Folders(), std::set<std::string>{"attempt-2"});
+  EXPECT_EQ(*RemoveUnusedShared(store_, job_, 3), 0);
+  EXPECT_TRUE(Folders().empty());
+}
+
+TEST_F(CheckpointFoldersTest, DamageOfASharedFileIsThatOfAllWhoShareIt) {
+  Share(1, {"step-10", "step-20"});
+  Share(2, {"step-20", "step-30"}, "unch@nged");
+  const StoredCheckpoint other = *ReplaceCheckpoint(store_, job_, {"attempt-2/step-30", 30});
+  EXPECT_EQ(other.within_job, "attempt-1/step-20") << "the other one of attempt 2 is no use either";
+  EXPECT_EQ(FindCheckpoint(store_, job_, 30)->within_job, "");
+  std::filesystem::remove(folder_ / "attempt-1/unchanged-rank-0");
+  EXPECT_TRUE(MeansDamage(CheckCheckpoint(store_, JoinPath(job_, "attempt-1/step-20"), 20)));
+  EXPECT_TRUE(ReplaceCheckpoint(store_, job_, other)->within_job.empty());
 }
 
 TEST_F(CheckpointFoldersTest, CheckpointWithinJobAcceptsFullAndRelativePaths) {

@@ -35,6 +35,13 @@ std::vector<StoredCheckpoints::Checkpoint> KnownTo(StoredCheckpoints stored,
   return std::move(stored.checkpoints);
 }
 
+// What the checkpoints may take besides what they share.
+RetentionLimits Without(int64_t shared_bytes, RetentionLimits limits) {
+  if (limits.max_bytes > 0)
+    limits.max_bytes = std::max<int64_t>(1, limits.max_bytes - shared_bytes);
+  return limits;
+}
+
 // Distance of most of the checkpoints.
 int64_t UsualDistance(const std::vector<StoredCheckpoints::Checkpoint>& checkpoints) {
   std::vector<int64_t> distances;
@@ -69,10 +76,12 @@ size_t JobRunner::ThinRecording(const std::string& job_id, Thinning how, const s
   RetentionLimits limits;
   int64_t checkpoint_step = 0, best_steps = 0;
   bool succeeded = false;
+  int32_t over = 0;  // attempts before this one write nothing any more
   {
     absl::MutexLock lock(&mutex_);
     const absl::StatusOr<Job*> job = Find(job_id);
     if (!job.ok() || !IsRecordedHere(**job)) return 0;
+    over = (*job)->life.attempts + (IsOver((*job)->life.state) && (*job)->attempt == nullptr);
     const v1::RecordOptions& options = (*job)->record.job.spec().record();
     limits.keep = options.keep();
     limits.max_bytes = options.max_bytes() > 0 ? options.max_bytes() : options_.record_bytes;
@@ -99,7 +108,7 @@ size_t JobRunner::ThinRecording(const std::string& job_id, Thinning how, const s
       if (copy.spool() == tools_.spool->url()) copied.insert(copy.directory());
     }
   }
-  const int64_t shared_bytes = stored->shared_bytes;
+  int64_t shared_bytes = stored->shared_bytes;
   const std::vector<StoredCheckpoints::Checkpoint> known =
       KnownTo(*std::move(stored), checkpoint_step);
   std::vector<KeptCheckpoint> kept;
@@ -111,7 +120,7 @@ size_t JobRunner::ThinRecording(const std::string& job_id, Thinning how, const s
   RemovedCheckpoints chosen;
   switch (how) {
     case Thinning::kToLimits:
-      chosen = ChooseRemoved(kept, limits);
+      chosen = ChooseRemoved(kept, Without(shared_bytes, limits));
       break;
     case Thinning::kOut:
       chosen = {ThinOut(kept), true};
@@ -128,7 +137,7 @@ size_t JobRunner::ThinRecording(const std::string& job_id, Thinning how, const s
   }
   std::vector<StoredCheckpoints::Checkpoint> left;
   size_t removed = 0;
-  int64_t bytes = shared_bytes;
+  int64_t bytes = 0;
   for (size_t i = 0; i < known.size(); ++i) {
     if (std::binary_search(chosen.indices.begin(), chosen.indices.end(), i)) {
       const absl::Status gone =
@@ -142,6 +151,12 @@ size_t JobRunner::ThinRecording(const std::string& job_id, Thinning how, const s
     bytes += known[i].bytes;
     left.push_back(known[i]);
   }
+  if (removed > 0 && shared_bytes > 0) {
+    const absl::StatusOr<int64_t> shared = RemoveUnusedShared(*tools_.checkpoints, job_id, over);
+    if (shared.ok()) shared_bytes = *shared;
+    if (!shared.ok()) spdlog::warn("job id={}: {}", job_id, shared.status().ToString());
+  }
+  bytes += shared_bytes;
   absl::MutexLock lock(&mutex_);
   const absl::StatusOr<Job*> job = Find(job_id);
   if (!job.ok()) return removed;
@@ -239,7 +254,7 @@ void JobRunner::CountRecordings(const std::vector<ObjectReader::Object>& objects
     if (!stored.ok()) continue;  // the loop looks again
     int64_t bytes = stored->shared_bytes;
     const size_t all = stored->checkpoints.size();
-    const bool whole = stored->incomplete.empty();
+    const bool whole = stored->incomplete.empty() && stored->unused_shared().empty();
     const auto known = KnownTo(*std::move(stored), job.life.checkpoint_step);
     for (const StoredCheckpoints::Checkpoint& checkpoint : known) bytes += checkpoint.bytes;
     SetRecorded(&job, static_cast<int64_t>(known.size()), bytes);

@@ -16,6 +16,11 @@ int64_t TensorBytes(const v1::StepReport& report) {
   return static_cast<int64_t>(bytes);
 }
 
+ManifestFile UnchangedFile(const v1::CheckpointShard& shard) {
+  return {shard.unchanged().file(), shard.unchanged().sha256(), shard.unchanged().bytes(),
+          /*shared=*/true};
+}
+
 }  // namespace
 
 v1::StepReport MergeReports(const std::vector<v1::StepReport>& ranks) {
@@ -79,6 +84,14 @@ absl::StatusOr<std::optional<RankReportMerger::Checkpoint>> RankReportMerger::Ad
                                                     absl::CHexEscape(shard.directory()),
                                                     "', which is not beneath ", folder_));
   }
+  if (shard.has_unchanged()) {
+    const std::string name = PathOf(shard.directory(), UnchangedFile(shard));
+    if (!CheckObjectName(name).ok() || !IsBeneath(name, folder_) || name == shard.directory()) {
+      return absl::PermissionDeniedError(
+          absl::StrCat("rank ", rank, " reports the file '", absl::CHexEscape(name),
+                       "' of unchanged values, which is not beneath ", folder_));
+    }
+  }
   if (!saving_.empty() && !saving_.contains(rank)) return std::optional<Checkpoint>();
   std::map<int, v1::CheckpointShard>& parts = shards_[shard.steps_done()];
   parts[rank] = shard;
@@ -99,6 +112,7 @@ absl::StatusOr<std::optional<RankReportMerger::Checkpoint>> RankReportMerger::Ad
     // A rank without parameters saves no file.
     if (part.file().empty()) continue;
     checkpoint.files.push_back({part.file(), part.sha256(), part.bytes()});
+    if (part.has_unchanged()) checkpoint.files.push_back(UnchangedFile(part));
   }
   shards_.erase(shards_.begin(), shards_.upper_bound(shard.steps_done()));
   return std::optional<Checkpoint>(std::move(checkpoint));

@@ -43,7 +43,7 @@ class RankReportMerger {
   struct Checkpoint {
     int64_t steps_done = 0;
     std::string directory;
-    std::vector<ManifestFile> files;  // by rank
+    std::vector<ManifestFile> files;  // by rank; of each its shard, then what is shared
     std::string not_written;  // of a rank whose disk was full; empty: all shards are durable
     // As in CheckpointShard, of the rank that has the most.
     double stall_seconds = 0;
@@ -57,7 +57,7 @@ class RankReportMerger {
   std::optional<v1::StepReport> AddEvaluation(int rank, const v1::StepReport& report);
   // Returns the checkpoint once every rank that saves has written its shard or found no room for
   // it. Returns Internal if the ranks name different folders, PermissionDenied if one names a
-  // folder that is not the job's: the coordinator would read and write there.
+  // folder or file that is not the job's: the coordinator would read and write there.
   absl::StatusOr<std::optional<Checkpoint>> AddShard(int rank, const v1::CheckpointShard& shard);
 
  private:

@@ -114,6 +114,29 @@ TEST(RankReportMerger, ACheckpointIsCompleteWithTheLastShard) {
   EXPECT_EQ((*complete)->files[1].name, "c");
 }
 
+TEST(RankReportMerger, ACheckpointHasTheFilesThatItShares) {
+  RankReportMerger merge(2, kRoot);
+  v1::CheckpointShard shard = Shard(10, "d", "a");
+  shard.mutable_unchanged()->set_file("unchanged-rank-0");
+  shard.mutable_unchanged()->set_sha256("77");
+  shard.mutable_unchanged()->set_bytes(5);
+  EXPECT_FALSE(merge.AddShard(0, shard)->has_value());
+  const auto complete = *merge.AddShard(1, Shard(10, "d", "b"));
+  ASSERT_TRUE(complete.has_value());
+  ASSERT_EQ(complete->files.size(), 3u);
+  EXPECT_FALSE(complete->files[0].shared);
+  EXPECT_TRUE(complete->files[1].shared);
+  EXPECT_EQ(complete->files[1].name, "unchanged-rank-0");
+  EXPECT_EQ(complete->files[1].sha256, "77");
+  EXPECT_EQ(complete->files[1].bytes, 5);
+  EXPECT_FALSE(complete->files[2].shared);
+  for (const char* file : {"../x", "../../job-2/x", "/etc/x", ".."}) {
+    shard.mutable_unchanged()->set_file(file);
+    EXPECT_EQ(merge.AddShard(0, shard).status().code(), absl::StatusCode::kPermissionDenied)
+        << file;
+  }
+}
+
 // A plan may use fewer workers than the job has. The others run through all steps at once.
 TEST(RankReportMerger, ACheckpointDoesNotWaitForRanksThatSaveNothing) {
   RankReportMerger merge(3, kRoot);
