@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <memory>
+#include <tuple>
 
 #include "absl/strings/escaping.h"
 
@@ -22,30 +23,30 @@ ShardPusher::~ShardPusher() {
 
 void ShardPusher::Push(const std::string& name, const std::string& sha256) {
   absl::MutexLock lock(&mutex_);
-  next_ = Shard{name, sha256};
+  next_[name] = sha256;
 }
 
 void ShardPusher::Loop() {
   bool failed = false;
   while (true) {
-    Shard shard;
+    std::string name, sha256;
     {
       const auto awake = [this] {
         mutex_.AssertHeld();
-        return stopping_ || next_.has_value();
+        return stopping_ || !next_.empty();
       };
       absl::MutexLock lock(&mutex_, absl::Condition(&awake));
       if (stopping_) return;
-      shard = *std::exchange(next_, std::nullopt);
+      std::tie(name, sha256) = *next_.begin();
+      next_.erase(next_.begin());
     }
-    const std::unique_ptr<ReadableFile> file = cache_.OpenFile(shard.sha256);
+    const std::unique_ptr<ReadableFile> file = cache_.OpenFile(sha256);
     if (file == nullptr) continue;  // the cache had no room
-    const absl::Status status = peer_.Put(shard.name, shard.sha256, *file);
+    const absl::Status status = peer_.Put(name, sha256, *file);
     if (status.ok()) {
-      spdlog::debug("a copy of {} ({} bytes) is kept at {}", shard.name, file->size(),
-                    peer_.address());
+      spdlog::debug("a copy of {} ({} bytes) is kept at {}", name, file->size(), peer_.address());
     } else if (!absl::IsCancelled(status) && !failed) {
-      spdlog::warn("no copy of {} is kept on another host: {}", shard.name,
+      spdlog::warn("no copy of {} is kept on another host: {}", name,
                    absl::Utf8SafeCHexEscape(status.message()));
     }
     failed = !status.ok();

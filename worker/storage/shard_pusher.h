@@ -1,7 +1,7 @@
 // Sends copies of a rank's shards to a worker of another host, on a thread: training does not wait.
 #pragma once
 
-#include <optional>
+#include <map>
 #include <string>
 #include <thread>
 #include <utility>
@@ -21,20 +21,16 @@ class ShardPusher {
   ~ShardPusher();  // gives up what is not sent yet
 
   // Sends a file of the cache as the shard `name`. If sending takes longer than the time between
-  // checkpoints, only the newest shard is sent.
+  // checkpoints, only the newest one of each name is sent.
   void Push(const std::string& name, const std::string& sha256);
 
  private:
-  struct Shard {
-    std::string name, sha256;
-  };
-
   void Loop();
 
   ShardPeerClient peer_;
   HostCache& cache_;
   absl::Mutex mutex_;
-  std::optional<Shard> next_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::string> next_ ABSL_GUARDED_BY(mutex_);  // hashes by name
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
