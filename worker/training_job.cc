@@ -161,6 +161,11 @@ absl::Status TrainingJob::ReadCheckpoint(const std::string& directory) {
 }
 
 absl::Status TrainingJob::RestoreCheckpoint(const v1::RunRequest& request) {
+  if (shard_writer_->has_begun()) {
+    return absl::FailedPreconditionError(
+        "a checkpoint is to be restored where some were written: those to come would name the "
+        "unchanged values of these");
+  }
   // The run's thread may not have used the device yet.
   absl::Status status = options_.device->EnterThread(KernelThreads::kOpenMp);
   if (status.ok()) status = LoadCheckpoint(request.restore_checkpoint());
@@ -279,7 +284,9 @@ absl::Status TrainingJob::Train(const v1::RunRequest& request, bool met,
   CheckpointObserver checkpoint({shard_writer_.get(), request.checkpoint_root(),
                                  request.checkpoint_every_steps(), attempt_.attempt(),
                                  request.checkpoint_at_begin(), !request.goes_on(),
-                                 &requested_checkpoints_});
+                                 &requested_checkpoints_,
+                                 // The next run of a STREAM waits for its examples.
+                                 /*waits_at_end=*/!request.goes_on() || stream_ != nullptr});
   EvaluationObserver evaluation(evaluation_.get(),
                                 evaluation_ != nullptr ? holdout_data_->steps_per_epoch() : 0,
                                 evaluation_probes_.get());

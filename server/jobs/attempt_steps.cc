@@ -28,6 +28,7 @@ std::optional<AttemptEnd> Attempt::Train(const PreparedJob& prepared, int64_t fi
     return steps_done == total || (every > 0 && steps_done > 0 && steps_done % every == 0);
   };
   steps_done_ = first;
+  bool shards_may_lack = false;  // the last run may have begun some that it did not wait for
   for (bool any = false;; any = true) {
     if (task_.stream != nullptr && !validations_.stop()) {
       if (std::optional<AttemptEnd> end = WaitForExamples(&total); end.has_value()) return end;
@@ -44,6 +45,7 @@ std::optional<AttemptEnd> Attempt::Train(const PreparedJob& prepared, int64_t fi
     last = steps.last_step();
     steps.set_evaluate_at_end(is_due(last) && !IsEvaluated(last));
     steps.set_goes_on(last < total);
+    shards_may_lack = steps.goes_on();
     if (std::optional<AttemptEnd> end = RunSteps(steps); end.has_value()) return end;
     steps_done_ = last;
     if (every == 0 || !steps.evaluate_at_end()) continue;
@@ -56,7 +58,9 @@ std::optional<AttemptEnd> Attempt::Train(const PreparedJob& prepared, int64_t fi
             "stopped early after ", steps_done_, " of ", prepared.total_steps, " steps: ",
             validations_.stop() ? validations_.StopReason() : "its examples have ended")));
   }
-  return WriteCheckpoint(ExportedSteps());
+  if (std::optional<AttemptEnd> end = WriteCheckpoint(ExportedSteps()); end.has_value()) return end;
+  // Stopped early, where the last run left a shard to the next one, which reports it.
+  return shards_may_lack ? RunSteps(StepsOf(steps_done_, steps_done_)) : std::nullopt;
 }
 
 bool Attempt::IsEvaluated(int64_t steps_done) {

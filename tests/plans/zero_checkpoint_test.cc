@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/file_system.h"
 #include "gtest/gtest.h"
@@ -24,6 +26,7 @@ namespace espalier {
 namespace {
 
 constexpr int kHalf = 8;  // steps
+constexpr int kFrozenLayers = 12;
 
 struct Part {
   int stage = 0;
@@ -31,15 +34,28 @@ struct Part {
   std::map<int64_t, double> losses;  // by step
   double evaluation = 0;
   std::string checkpoint;  // directory
+  int64_t own_bytes = 0, shared_bytes = 0;
 };
 
-class ZeroCheckpoint : public ::testing::TestWithParam<bool> {
+// The third one trains the last layers only, as in transfer learning.
+enum class Model { kDigitsCnn, kLlama, kFrozenLlama };
+
+class ZeroCheckpoint : public ::testing::TestWithParam<Model> {
  protected:
   void SetUp() override {
     RegisterAllOperators(registry_);
-    auto job = GetParam() ? SmallLlama(registry_) : DigitsCnn(registry_);
+    auto job = GetParam() == Model::kDigitsCnn
+                   ? DigitsCnn(registry_)
+                   : SmallLlama(registry_, GetParam() == Model::kLlama ? 2 : kFrozenLayers + 1);
     ASSERT_TRUE(job.ok()) << job.status();
     job_ = *std::move(job);
+    if (GetParam() != Model::kFrozenLlama) return;
+    for (ValueId v = 0; v < static_cast<ValueId>(job_.graph.values().size()); ++v) {
+      Value& value = job_.graph.mutable_value(v);
+      if (value.kind != ValueKind::kParameter) continue;
+      value.trainable = absl::StrContains(value.name, absl::StrCat("layers.", kFrozenLayers)) ||
+                        absl::StrContains(value.name, "lm_head");
+    }
   }
 
   absl::StatusOr<LoweredPlan> Lowered(int stage, int devices) {
@@ -66,8 +82,9 @@ class ZeroCheckpoint : public ::testing::TestWithParam<bool> {
     EXPECT_TRUE(lowered.ok()) << lowered.status();
     if (!lowered.ok()) return part;
     auto communicators = NewInProcessCommunicators(devices, absl::Seconds(60));
-    std::vector<ManifestFile> files(devices);
-    const std::string root = "stage" + std::to_string(runs_++) + (GetParam() ? "l" : "c");
+    std::vector<ManifestFile> files(devices), shared;
+    const std::string root =
+        absl::StrCat("zero", static_cast<int>(GetParam()), "/attempt-", runs_++);
     absl::Mutex mutex;
     std::vector<std::thread> threads;
     for (int rank = 0; rank < devices; ++rank) {
@@ -104,6 +121,10 @@ class ZeroCheckpoint : public ::testing::TestWithParam<bool> {
           if (event.has_shard()) {
             part.checkpoint = event.shard().directory();
             files[rank] = {event.shard().file(), event.shard().sha256(), event.shard().bytes()};
+            const v1::CheckpointShard::Unchanged& unchanged = event.shard().unchanged();
+            if (event.shard().has_unchanged()) {
+              shared.push_back({unchanged.file(), unchanged.sha256(), unchanged.bytes(), true});
+            }
           }
           return absl::OkStatus();
         });
@@ -115,6 +136,10 @@ class ZeroCheckpoint : public ::testing::TestWithParam<bool> {
     Manifest manifest;
     manifest.job_id = "zero";
     manifest.steps_done = last;
+    EXPECT_EQ(shared.empty(), GetParam() != Model::kFrozenLlama);
+    for (const ManifestFile& file : files) part.own_bytes += file.bytes;
+    for (const ManifestFile& file : shared) part.shared_bytes += file.bytes;
+    files.insert(files.end(), shared.begin(), shared.end());
     manifest.files = files;
     EXPECT_EQ(WriteManifest(storage_->checkpoints(), part.checkpoint, manifest), absl::OkStatus());
     return part;
@@ -152,7 +177,8 @@ TEST_P(ZeroCheckpoint, MovesBetweenStagesAndNumbersOfDevices) {
     losses.insert(second.losses.begin(), second.losses.end());
     ASSERT_EQ(losses.size(), whole.losses.size());
     // Each part of batch normalization corrects the running variance by its own number of samples.
-    EXPECT_NEAR(second.evaluation, whole.evaluation, (GetParam() ? 1e-4 : 1e-3) * whole.evaluation);
+    EXPECT_NEAR(second.evaluation, whole.evaluation,
+                (GetParam() == Model::kDigitsCnn ? 1e-3 : 1e-4) * whole.evaluation);
     double worst = 0;
     for (const auto& [step, loss] : losses) {
       worst = std::max(worst, std::abs(loss / whole.losses.at(step) - 1));
@@ -160,6 +186,9 @@ TEST_P(ZeroCheckpoint, MovesBetweenStagesAndNumbersOfDevices) {
     std::printf("stage %d on %d -> stage %d on %d: largest relative difference %.1e\n",
                 writer.first, writer.second, reader.first, reader.second, worst);
     EXPECT_LT(worst, 1e-4);
+    if (GetParam() == Model::kFrozenLlama) {
+      EXPECT_GT(second.shared_bytes, second.own_bytes) << "most values do not change";
+    }
   }
 }
 
@@ -183,8 +212,14 @@ TEST_P(ZeroCheckpoint, CancelledLoadEndsBetweenTensors) {
   EXPECT_EQ(asked, 3);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, ZeroCheckpoint, ::testing::Values(false, true),
-                         [](const auto& info) { return info.param ? "Llama" : "DigitsCnn"; });
+std::string NameOfModel(const ::testing::TestParamInfo<Model>& info) {
+  if (info.param == Model::kDigitsCnn) return "DigitsCnn";
+  return info.param == Model::kLlama ? "Llama" : "FrozenLlama";
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ZeroCheckpoint,
+                         ::testing::Values(Model::kDigitsCnn, Model::kLlama, Model::kFrozenLlama),
+                         NameOfModel);
 
 }  // namespace
 }  // namespace espalier

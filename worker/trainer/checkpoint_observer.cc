@@ -24,8 +24,9 @@ bool RequestedCheckpoints::Take(int64_t steps_done) {
 CheckpointObserver::CheckpointObserver(CheckpointOptions options) : options_(std::move(options)) {}
 
 absl::Status CheckpointObserver::OnRunBegin(TrainingRun& run) {
-  const bool due = options_.at_begin && !options_.root.empty();
-  return due ? BeginShard(run, run.begin()) : absl::OkStatus();
+  if (options_.root.empty()) return absl::OkStatus();
+  options_.writer->Prepare();
+  return options_.at_begin ? BeginShard(run, run.begin()) : EmitFinished(run);
 }
 
 absl::Status CheckpointObserver::OnStepReported(TrainingRun& run, int64_t step,
@@ -36,21 +37,33 @@ absl::Status CheckpointObserver::OnStepReported(TrainingRun& run, int64_t step,
   const bool due =
       requested || (options_.at_end && done == run.end()) || (every > 0 && done % every == 0);
   if (due && !options_.root.empty()) return BeginShard(run, done);
-  return options_.writer->finished() ? EmitShard(run) : absl::OkStatus();
+  return EmitFinished(run);
 }
 
-absl::Status CheckpointObserver::OnRunEnd(TrainingRun& run) { return EmitShard(run); }
+absl::Status CheckpointObserver::OnEvaluation(TrainingRun& run, const v1::StepReport&) {
+  return EmitFinished(run);
+}
+
+absl::Status CheckpointObserver::OnRunEnd(TrainingRun& run) {
+  return options_.waits_at_end ? EmitShard(run) : EmitFinished(run);
+}
 
 void CheckpointObserver::OnRunFailed(TrainingRun&, const absl::Status&) {
   options_.writer->Abandon();
 }
 
 absl::Status CheckpointObserver::BeginShard(TrainingRun& run, int64_t steps_done) {
+  const bool is_begun = options_.writer->busy() && options_.writer->steps_done() == steps_done;
   if (absl::Status s = EmitShard(run); !s.ok()) return s;
+  if (is_begun) return absl::OkStatus();
   // One directory per attempt, so that a stale attempt cannot overwrite a newer one's files.
   const std::string directory =
       JoinPath(options_.root, absl::StrCat("step-", steps_done, "-attempt-", options_.attempt));
   return options_.writer->Begin(directory, steps_done);
+}
+
+absl::Status CheckpointObserver::EmitFinished(TrainingRun& run) {
+  return options_.writer->finished() ? EmitShard(run) : absl::OkStatus();
 }
 
 absl::Status CheckpointObserver::EmitShard(TrainingRun& run) {

@@ -36,11 +36,14 @@ struct CheckpointOptions {
   bool at_begin = false;                      // also before the first step
   bool at_end = true;                         // also after the last step, whatever its number
   RequestedCheckpoints* requested = nullptr;  // outlives the observer; null: none
+  // Whether the end of the run waits for a shard that is not durable yet. If not, another run with
+  // the same writer follows, which emits it.
+  bool waits_at_end = true;
 };
 
 // All ranks write the same checkpoints, so none is left out because the one before is not durable
-// yet: then the training waits for that. So does the end of a run; if it fails, what is being
-// written is dropped.
+// yet: then the training waits for that. So does the end of the last run. If a run fails, what is
+// being written is dropped.
 class CheckpointObserver : public StepObserver {
  public:
   explicit CheckpointObserver(CheckpointOptions options);
@@ -50,11 +53,15 @@ class CheckpointObserver : public StepObserver {
   // Emits a shard at the first step border at which it is durable. A full disk does not end the
   // run: the event says that the shard was not written. Errors name the number of steps done.
   absl::Status OnStepReported(TrainingRun& run, int64_t step, const StepReports& reports) override;
+  absl::Status OnEvaluation(TrainingRun& run, const v1::StepReport& evaluation) override;
   absl::Status OnRunEnd(TrainingRun& run) override;
   void OnRunFailed(TrainingRun& run, const absl::Status& status) override;
 
  private:
+  // Begins none if one of as many steps is being written: an earlier run has begun it.
   absl::Status BeginShard(TrainingRun& run, int64_t steps_done);
+  // Emits the shard that was written, if any, without waiting.
+  absl::Status EmitFinished(TrainingRun& run);
   // Waits for the shard that is being written, if any, and emits it.
   absl::Status EmitShard(TrainingRun& run);
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -29,7 +30,10 @@ class CheckpointObserverTest : public ExecutorTest, public StepObserver {
     const int sum = w.Buffer("s", {});
     w.Compute("sum_squares", {0}, {sum});
     w.Report(sum, "x");
-    auto made = Make(w.program);
+    SetProgram(w.program);
+  }
+  void SetProgram(const v1::Program& program) {
+    auto made = Make(program);
     EXPECT_TRUE(made.ok()) << made.status();
     executor_ = *std::move(made);
   }
@@ -49,7 +53,10 @@ class CheckpointObserverTest : public ExecutorTest, public StepObserver {
         ShardWriterOptions{&store_, executor_.get(), device_.get(), most_host_bytes});
   }
   absl::Status Run(ShardWriter& writer, int64_t begin, int64_t end, int64_t every) {
-    CheckpointObserver checkpoint({&writer, Root(), every, 7});
+    return Run(begin, end, CheckpointOptions{&writer, Root(), every, 7});
+  }
+  absl::Status Run(int64_t begin, int64_t end, const CheckpointOptions& how) {
+    CheckpointObserver checkpoint(how);
     TrainerOptions options;
     options.executor = executor_.get();
     options.begin = begin;
@@ -72,6 +79,10 @@ class CheckpointObserverTest : public ExecutorTest, public StepObserver {
     manifest.job_id = "j";
     manifest.steps_done = shard.steps_done();
     manifest.files = {{shard.file(), shard.sha256(), shard.bytes()}};
+    const v1::CheckpointShard::Unchanged& unchanged = shard.unchanged();
+    if (shard.has_unchanged()) {
+      manifest.files.push_back({unchanged.file(), unchanged.sha256(), unchanged.bytes(), true});
+    }
     ASSERT_TRUE(WriteManifest(store_, shard.directory(), manifest).ok());
     auto reader = CheckpointReader::Open(store_, shard.directory());
     ASSERT_TRUE(reader.ok()) << reader.status();
@@ -169,6 +180,161 @@ TEST_F(CheckpointObserverTest, AFailedWriteEndsTheRunWithTheStep) {
   EXPECT_FALSE(status.ok());
   EXPECT_NE(std::string(status.message()).find("checkpoint after step 3"), std::string::npos)
       << status;
+}
+
+// Runs of one job: validations are between them.
+class GoingOnTest : public CheckpointObserverTest {
+ protected:
+  CheckpointOptions GoesOn(ShardWriter& writer) {
+    CheckpointOptions options{&writer, Root(), /*every_steps=*/2, 7};
+    options.at_end = options.waits_at_end = false;
+    return options;
+  }
+};
+
+TEST_F(GoingOnTest, AShardIsWrittenWhileRunsFollowEachOtherAndIsReportedOnce) {
+  const std::unique_ptr<ShardWriter> writer = Writer();
+  files_.Hold("step-2-attempt-7");  // a slow store
+  ASSERT_EQ(Run(0, 2, GoesOn(*writer)), absl::OkStatus());
+  EXPECT_EQ(order_, (std::vector<std::string>{"step 0", "step 1"})) << "the run has not waited";
+  EXPECT_TRUE(Eventually([&] { return files_.held() == 1; }));
+  ASSERT_EQ(Run(2, 3, GoesOn(*writer)), absl::OkStatus());
+  EXPECT_EQ(order_.back(), "step 2");
+  files_.Release();
+  EXPECT_TRUE(Eventually([&] { return writer->finished(); }));
+  ASSERT_EQ(Run(*writer, 3, 4, 0), absl::OkStatus());
+  EXPECT_EQ(order_, (std::vector<std::string>{"step 0", "step 1", "step 2", "shard 2", "step 3",
+                                              "shard 4"}));
+  for (const v1::CheckpointShard& shard : shards_) ExpectValues(shard);
+}
+
+TEST_F(GoingOnTest, TheLastRunWaitsForTheShardOfAnEarlierOne) {
+  const std::unique_ptr<ShardWriter> writer = Writer();
+  files_.Hold("step-2-attempt-7");
+  ASSERT_EQ(Run(0, 2, GoesOn(*writer)), absl::OkStatus());
+  std::thread disk([&] {
+    absl::SleepFor(absl::Milliseconds(50));
+    files_.Release();
+  });
+  // No step is left: what only collects the shard.
+  EXPECT_EQ(Run(*writer, 2, 2, 0), absl::OkStatus());
+  disk.join();
+  EXPECT_EQ(order_, (std::vector<std::string>{"step 0", "step 1", "shard 2"}));
+  ExpectValues(shards_[0]);
+}
+
+// The coordinator wants the checkpoint of the best validation, which happens to be on its way.
+TEST_F(GoingOnTest, AShardThatIsBegunIsNotWrittenAgain) {
+  const std::unique_ptr<ShardWriter> writer = Writer();
+  ASSERT_EQ(Run(0, 2, GoesOn(*writer)), absl::OkStatus());
+  CheckpointOptions now = GoesOn(*writer);
+  now.at_begin = now.at_end = now.waits_at_end = true;
+  EXPECT_EQ(Run(2, 2, now), absl::OkStatus());
+  EXPECT_EQ(order_, (std::vector<std::string>{"step 0", "step 1", "shard 2"}));
+  EXPECT_EQ(Run(2, 2, now), absl::OkStatus());
+  EXPECT_EQ(order_.size(), 4u) << "asked for again, it is written again";
+}
+
+TEST_F(GoingOnTest, ARunThatFailsDropsTheShardOfAnEarlierOne) {
+  const std::unique_ptr<ShardWriter> writer = Writer();
+  files_.Hold("step-2-attempt-7");
+  ASSERT_EQ(Run(0, 2, GoesOn(*writer)), absl::OkStatus());
+  fail_at_ = 2;
+  during_step_ = [&](int64_t) { files_.Release(); };
+  EXPECT_EQ(Run(2, 4, GoesOn(*writer)), absl::AbortedError("planted"));
+  EXPECT_FALSE(writer->busy());
+  EXPECT_TRUE(shards_.empty());
+}
+
+// Steps add to "p" and "q"; the other parameter is frozen.
+class FrozenParameterTest : public CheckpointObserverTest {
+ protected:
+  static constexpr int64_t kFrozen = 64 << 10;  // elements
+
+  FrozenParameterTest() {
+    std::filesystem::remove_all(JoinPath(testing::TempDir(), Root()));
+    ProgramWriter w;
+    for (const char* name : {"p", "q"}) w.Buffer(name, {4}, v1::PARAMETER_SHARD);
+    const int zero = w.Buffer("zero", {4});
+    w.Add("zero")->mutable_fill()->set_buffer(zero);
+    for (const int i : {0, 1}) {
+      v1::CopyInstruction* add = w.Add("add")->mutable_copy();
+      add->set_source(zero);
+      add->set_destination(i);
+      add->set_accumulate(true);
+      add->add_source_start(0);
+      add->add_destination_start(0);
+      add->add_size(4);
+    }
+    const int frozen = w.Buffer("frozen", {kFrozen}, v1::PARAMETER_SHARD);
+    w.program.mutable_buffers(frozen)->mutable_initializer()->set_kind(v1::Initializer::NORMAL);
+    w.program.mutable_buffers(frozen)->mutable_initializer()->set_scale(1);
+    const int sum = w.Buffer("s", {});
+    w.Compute("sum_squares", {frozen}, {sum});
+    w.Report(sum, "x");
+    SetProgram(w.program);
+    EXPECT_EQ(executor_->ReadBuffer(frozen, values_.data(), 4 * kFrozen), absl::OkStatus());
+  }
+
+  void ExpectFrozenValues(const v1::CheckpointShard& shard) {
+    auto reader = CheckpointReader::Open(store_, shard.directory());
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    std::vector<float> values(kFrozen);
+    const TensorSpec spec = TensorSpec::Whole({DType::kF32, {kFrozen}});
+    ASSERT_EQ((*reader)->Read("frozen", spec, values.data()), absl::OkStatus());
+    EXPECT_EQ(values, values_);
+    EXPECT_EQ((*reader)->VerifyAll(), absl::OkStatus());
+  }
+  std::string PathOfShared() const {
+    return JoinPath(JoinPath(testing::TempDir(), Root()), "unchanged-rank-0.safetensors");
+  }
+
+  std::vector<float> values_ = std::vector<float>(kFrozen);
+};
+
+TEST_F(FrozenParameterTest, IsWrittenOnceAndEachCheckpointHasIt) {
+  const std::unique_ptr<ShardWriter> writer = Writer(1 << 10);  // the frozen one is not copied
+  ASSERT_EQ(Run(*writer, 0, 2, 2), absl::OkStatus());
+  const auto written = std::filesystem::last_write_time(PathOfShared());
+  ASSERT_EQ(Run(*writer, 2, 6, 2), absl::OkStatus());
+  ASSERT_EQ(shards_.size(), 3u);
+  for (const v1::CheckpointShard& shard : shards_) {
+    EXPECT_EQ(shard.unchanged().file(), "unchanged-rank-0.safetensors");
+    EXPECT_GT(shard.unchanged().bytes(), 4 * kFrozen);
+    EXPECT_EQ(shard.unchanged().sha256(), shards_[0].unchanged().sha256());
+    EXPECT_LT(shard.bytes(), 1000);
+    ExpectValues(shard);
+    ExpectFrozenValues(shard);
+  }
+  EXPECT_EQ(std::filesystem::last_write_time(PathOfShared()), written);
+}
+
+TEST_F(FrozenParameterTest, IsWrittenWithTheFirstCheckpointThatHasRoom) {
+  const std::unique_ptr<ShardWriter> writer = Writer();
+  files_.set_free_bytes(kFrozen);
+  ASSERT_EQ(Run(*writer, 0, 2, 2), absl::OkStatus());
+  ASSERT_EQ(shards_.size(), 1u);
+  EXPECT_NE(shards_[0].not_written(), "");
+  EXPECT_FALSE(std::filesystem::exists(PathOfShared()));
+  files_.set_free_bytes(1 << 30);
+  ASSERT_EQ(Run(*writer, 2, 4, 2), absl::OkStatus());
+  ExpectValues(shards_[1]);
+  ExpectFrozenValues(shards_[1]);
+}
+
+TEST_F(FrozenParameterTest, IsWrittenLaterWhereTheFirstCheckpointWasDropped) {
+  const std::unique_ptr<ShardWriter> writer = Writer();
+  files_.Hold("unchanged-rank-0");
+  during_step_ = [&](int64_t step) {
+    if (step == 2) files_.Release();
+  };
+  fail_at_ = 2;
+  EXPECT_EQ(Run(*writer, 0, 4, 2), absl::AbortedError("planted"));
+  fail_at_ = -1;
+  ASSERT_EQ(Run(*writer, 2, 4, 2), absl::OkStatus());
+  ASSERT_EQ(shards_.size(), 1u);
+  ExpectValues(shards_[0]);
+  ExpectFrozenValues(shards_[0]);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -26,9 +27,9 @@ namespace espalier {
 // True for buffers that checkpoints hold: parameters and optimizer state.
 bool IsCheckpointed(const Executor& executor, int buffer);
 
-// Writes this rank's shard of the checkpoint in `directory`, durably, while the caller waits. A
-// full disk is no error: the shard then says that it was not written. Errors name the number of
-// steps done.
+// Writes this rank's shard of the checkpoint in `directory`, with all values, durably, while the
+// caller waits. A full disk is no error: the shard then says that it was not written. Errors name
+// the number of steps done.
 absl::StatusOr<v1::CheckpointShard> WriteShardOf(CheckpointStore& store, Executor& executor,
                                                  const std::string& directory, int64_t steps_done);
 
@@ -42,18 +43,27 @@ struct ShardWriterOptions {
 
 // One shard at a time. Used by the thread that uses the executor, except `finished`.
 //
-// The first Begin takes the host memory, for all shards. What it has no room for is not copied
-// beforehand: then Begin returns only when that part is in the file, and a message in the log says
-// so.
+// Values that the program does not change are written with the first shard, to a file that later
+// ones name, too (WriteUnchangedShard). For that, all shards of a writer are of the same attempt,
+// and nobody else writes parameters of the executor once the first shard was begun.
+//
+// What the host memory has no room for is not copied beforehand: then Begin returns only when that
+// part is in the file, and a message in the log says so.
 class ShardWriter {
  public:
   explicit ShardWriter(const ShardWriterOptions& options);
   ~ShardWriter();  // as Abandon
 
+  // Takes the host memory and starts the thread, which touches that memory, so that the first shard
+  // costs no more than later ones. Begin does it otherwise. Nothing happens after the first time.
+  void Prepare();
   // Copies the values and starts to write them. REQUIRES: not `busy`.
   absl::Status Begin(const std::string& directory, int64_t steps_done);
   // Whether a shard was begun whose result has not been taken.
-  bool busy() const { return thread_.joinable(); }
+  bool busy() const { return busy_; }
+  bool has_begun() const { return steps_done_ >= 0; }  // any
+  // Of the shard that was begun last; -1: none was.
+  int64_t steps_done() const { return steps_done_; }
   // Whether Take would not wait.
   bool finished() const { return finished_; }
   // Waits until the shard is durable. Returns what WriteShardOf returns, and what it has cost.
@@ -64,35 +74,58 @@ class ShardWriter {
   void Abandon();
 
  private:
-  class StagedValues;
+  class Values;
 
-  void TakeHostMemory();
-  // Gives the writing thread the values that are not in the host memory, one after the other.
+  // Values that are written to one file.
+  struct Entries {
+    std::vector<CheckpointEntry> entries;
+    std::vector<int> buffers;
+    std::vector<char*> places;  // in host memory, of copies of the values; null: none
+  };
+  struct Shard {
+    std::string directory;
+    int64_t steps_done = 0;
+  };
+
+  // Takes memory for copies of the last entries, which are the last to be written, within `*room`
+  // bytes. Null: for none.
+  std::unique_ptr<HostMemory> TakeHostMemory(Entries* entries, int64_t* room) const;
+  absl::Status Copy(const Entries& entries);
+  // Gives the thread the values that are not in host memory, one after the other.
   void Serve() ABSL_LOCKS_EXCLUDED(mutex_);
-  void Write(const std::string& directory, int64_t steps_done) ABSL_LOCKS_EXCLUDED(mutex_);
-  // For the writing thread: waits until Serve has copied the values of an entry.
-  absl::Status AwaitValues(int entry, std::vector<char>* bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The thread's.
+  void Loop() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<v1::CheckpointShard> Write(const Shard& shard) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits until Serve has copied the values of a buffer.
+  absl::Status AwaitValues(int buffer, std::vector<char>* bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  void AwaitResult() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const ShardWriterOptions options_;
-  std::vector<CheckpointEntry> entries_;
-  std::vector<int> buffers_;             // of the entries
-  std::unique_ptr<HostMemory> staging_;  // null: none, or not yet taken
-  std::vector<int64_t> places_;          // of entries in staging_
-  size_t first_staged_ = 0;              // entries before it are not in staging_
-  bool has_taken_memory_ = false;
+  // The thread reads them, while a shard is being written.
+  Entries changing_, unchanged_;
+  std::unique_ptr<HostMemory> staging_;         // of changing_
+  std::unique_ptr<HostMemory> staging_once_;    // of unchanged_, for the first shard
+  std::optional<ManifestFile> unchanged_file_;  // once that is durable; set by the thread
 
-  std::thread thread_;
+  bool busy_ = false;
+  int64_t steps_done_ = -1;
+  absl::Duration stall_;  // of the present shard
   std::atomic<bool> finished_{false};
   std::atomic<bool> abandoned_{false};
-  absl::Duration stall_;                                                // of the present shard
-  absl::StatusOr<v1::CheckpointShard> result_ = v1::CheckpointShard();  // once the thread is over
 
   absl::Mutex mutex_;
-  std::optional<int> wanted_ ABSL_GUARDED_BY(mutex_);  // entry that the thread waits for
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<Shard> next_ ABSL_GUARDED_BY(mutex_);  // that the thread is to write
+  // Of the present shard; absent: it is not written yet.
+  std::optional<absl::StatusOr<v1::CheckpointShard>> result_ ABSL_GUARDED_BY(mutex_);
+  // Values that the thread still needs and that are not in host memory.
+  int64_t to_serve_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::optional<int> wanted_ ABSL_GUARDED_BY(mutex_);  // buffer that the thread waits for
   std::vector<char>* wanted_bytes_ ABSL_GUARDED_BY(mutex_) = nullptr;
   absl::Status served_ ABSL_GUARDED_BY(mutex_);  // what came of it
-  // The thread needs nothing that is not in staging_ any more.
-  bool all_served_ ABSL_GUARDED_BY(mutex_) = false;
+
+  std::thread thread_;  // from Prepare on
 };
 
 }  // namespace espalier
