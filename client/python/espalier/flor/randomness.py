@@ -1,4 +1,7 @@
-"""The states of random generators: of Python, NumPy and torch, and of generators in variables of the program."""
+"""The states of random generators: of Python, NumPy and torch, and of generators in variables of the program.
+
+Of torch those of the CPU and of CUDA devices. What cannot be recorded or restored is said once.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from typing import Any
 import numpy as np
 
 from espalier.flor import objects, trees
+from espalier.flor.messages import say
 from espalier.flor.trees import Node, State
+
+_said: set[str] = set()
 
 
 def capture_global(state: State, parts: Sequence[str] = ("python", "numpy", "torch", "cuda")) -> Node:
@@ -35,7 +41,21 @@ def capture_global(state: State, parts: Sequence[str] = ("python", "numpy", "tor
         if "cuda" in parts and torch.cuda.is_available() and torch.cuda.is_initialized():
             states = torch.cuda.get_rng_state_all()
             node["cuda"] = [trees.tensor_node(each, f"random.cuda.{n}", state) for n, each in enumerate(states)]
+        accelerator = getattr(torch, "accelerator", None)
+        if "cuda" in parts and accelerator is not None and accelerator.is_available():
+            kind = accelerator.current_accelerator().type
+            if kind != "cuda":
+                _say_once(
+                    f"the random states of {kind} devices are not recorded: a replay differs where the program draws "
+                    "random numbers there, as dropout does"
+                )
     return node
+
+
+def _say_once(text: str) -> None:
+    if text not in _said:
+        _said.add(text)
+        say(text)
 
 
 def restore_global(node: Node, state: State) -> None:
@@ -49,8 +69,24 @@ def restore_global(node: Node, state: State) -> None:
     torch = trees.torch_module()
     if torch is not None and "torch" in node:
         torch.set_rng_state(trees.tensor_of(node["torch"], state))
-        if "cuda" in node and torch.cuda.is_available():
-            torch.cuda.set_rng_state_all([trees.tensor_of(each, state) for each in node["cuda"]])
+        recorded = node.get("cuda", ())
+        here = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        for number, each in enumerate(recorded[:here]):
+            torch.cuda.set_rng_state(trees.tensor_of(each, state), number)
+        if len(recorded) > here:
+            _say_once(
+                f"WARNING: the recording has the random states of {len(recorded)} CUDA devices, and {here} are here: "
+                "the replay differs where the program draws random numbers on the others, as dropout does"
+            )
+
+
+def seed_devices() -> None:
+    """Seeds CUDA's generators from the CPU's, which the recording has: an unseeded program repeats on devices, too.
+
+    The generators of devices do not exist yet as the program begins.
+    """
+    torch = trees.torch_module()
+    torch.cuda.manual_seed_all(torch.initial_seed())
 
 
 def _generators(frame: FrameType) -> Iterator[tuple[str, Any]]:
@@ -128,4 +164,11 @@ def once_imported(name: str, call: Callable[[], None]) -> None:
         sys.meta_path.insert(0, _AfterImport(name, call))
 
 
-__all__ = ["capture_global", "capture_variables", "once_imported", "restore_global", "restore_variables"]
+__all__ = [
+    "capture_global",
+    "capture_variables",
+    "once_imported",
+    "restore_global",
+    "restore_variables",
+    "seed_devices",
+]

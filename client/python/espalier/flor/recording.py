@@ -71,7 +71,8 @@ class Recorder(Working):
         self._said_text: set[str] = set()
         self._began = time.monotonic()
         self._save_initial("process", ("python", "numpy"))
-        randomness.once_imported("torch", lambda: self._save_initial("torch", ("torch",)))
+        early = "torch" in sys.modules  # and the program may have seeded CUDA already
+        randomness.once_imported("torch", lambda: self._save_torch(early))
         say(f"recording {version} in {version.folder}" + (f", copied to {flags.SPOOL}" if spooler else ""))
         if spooler is not None:
             spooler.follow(version)
@@ -83,6 +84,11 @@ class Recorder(Working):
             store.write_checkpoint(self.version.initial(part), node, state)
         except OSError as error:
             say(f"the random states of the beginning were not written: {error}")
+
+    def _save_torch(self, early: bool) -> None:
+        self._save_initial("torch", ("torch",))
+        if not early:
+            randomness.seed_devices()
 
     # The journal.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -53,7 +54,8 @@ class Replayer(Working):
         self._differences: list[str] = []
         self._said: set[str] = set()
         self._restore_initial("process")
-        randomness.once_imported("torch", lambda: self._restore_initial("torch"))
+        early = "torch" in sys.modules
+        randomness.once_imported("torch", lambda: self._restore_torch(early))
         k, n = flags.SEGMENT
         part = f", segment {k} of {n} (numbered from 1)" if n > 1 else ""
         say(f"replaying {version}{part}")
@@ -64,6 +66,11 @@ class Replayer(Working):
         path = self.version.initial(part)
         if path.exists():
             randomness.restore_global(*store.read_checkpoint(path))
+
+    def _restore_torch(self, early: bool) -> None:
+        self._restore_initial("torch")
+        if not early:
+            randomness.seed_devices()
 
     def _say_once(self, text: str) -> None:
         if text not in self._said:

@@ -208,6 +208,61 @@ def test_tensors_of_all_types_keep_their_bits(tmp_path):
     assert torch.rand(2, generator=given["generator"]).tolist() == drawn.tolist()
 
 
+def test_random_states_of_cuda_devices(monkeypatch, capsys):
+    """With functions in place of CUDA's: which states are taken, where they go, and what is said if they cannot."""
+    import torch
+
+    from espalier.flor import randomness
+    from espalier.flor.trees import State
+
+    devices = [torch.tensor([1, 2], dtype=torch.uint8), torch.tensor([3, 4], dtype=torch.uint8)]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(devices))
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(devices))
+    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: list(devices))
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: devices.__setitem__(device, state))
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: bool(devices))
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    randomness._said.clear()
+    state = State()
+    node = randomness.capture_global(state)
+    devices[:] = [torch.zeros(2, dtype=torch.uint8)] * 2
+    randomness.restore_global(node, state)
+    assert [each.tolist() for each in devices] == [[1, 2], [3, 4]]
+    assert capsys.readouterr().err == ""
+    del devices[1]
+    for _ in range(2):
+        randomness.restore_global(node, state)
+    assert capsys.readouterr().err.count("has the random states of 2 CUDA devices, and 1 are here") == 1
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("mps"))
+    for _ in range(2):
+        randomness.capture_global(State())
+    assert capsys.readouterr().err.count("the random states of mps devices are not recorded") == 1
+
+
+def test_an_unseeded_program_begins_with_the_recorded_seeds_of_devices(tmp_path):
+    text = """
+import sys
+import espalier.flor as flor
+from espalier.flor import randomness
+def manual_seed_all(seed): print("devices", seed)
+def seed_devices():
+    sys.modules["torch"].cuda.manual_seed_all = manual_seed_all
+    original()
+original, randomness.seed_devices = randomness.seed_devices, seed_devices
+import torch
+for epoch in flor.it(range(1)):
+    pass
+"""
+    scripts = Scripts(tmp_path)
+    first = scripts.run(text, "--flor", "lin").stdout
+    assert first.startswith("devices ")
+    assert scripts.run(text, "--flor", "lin", "--replay_flor").stdout == first
+    assert scripts.run(text, "--flor", "lin").stdout != first
+    early = scripts.run("import torch" + text, "--flor", "lin").stdout  # it may have seeded them itself
+    assert early == ""
+
+
 def test_the_example(tmp_path):
     example = (PACKAGE / "examples" / "flor_digits.py").read_text().replace("__file__", repr(str(EXAMPLE)))
     scripts = Scripts(tmp_path)
