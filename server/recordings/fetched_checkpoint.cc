@@ -25,6 +25,9 @@ absl::StatusOr<FetchedCheckpoint> FetchedCheckpoint::Open(const FetchTools& tool
   if (!absl::IsNotFound(ReadManifest(*tools.store, folder).status())) {
     return FetchedCheckpoint(folder);
   }
+  if (tools.recordings == nullptr) {
+    return absl::NotFoundError(absl::StrCat("the checkpoint '", folder, "' is not there"));
+  }
   const absl::StatusOr<v1::RecordedCheckpoint> copy = tools.recordings->CopyOf(job_id, directory);
   if (!copy.ok()) return copy.status();
   if (tools.spool == nullptr || tools.spool->url() != copy->spool()) {

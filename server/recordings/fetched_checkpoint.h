@@ -17,7 +17,7 @@ namespace espalier {
 struct FetchTools {
   CheckpointStore* store = nullptr;
   Spool* spool = nullptr;  // null: there is none
-  const RecordingStore* recordings = nullptr;
+  const RecordingStore* recordings = nullptr;  // null: nothing is spooled
 };
 
 // Removes the copy, if it has one, when it is destroyed.
@@ -37,6 +37,8 @@ class FetchedCheckpoint {
 
   // In the checkpoint store, with the name of the job.
   const std::string& folder() const { return folder_; }
+  // Whether it is a copy, which was compared with the manifest.
+  bool is_copy() const { return store_ != nullptr; }
 
   // Removes copies that readers whose names begin with `reader` + "/" have left over.
   static absl::Status RemoveLeft(CheckpointStore& store, const std::string& job_id,

@@ -12,6 +12,7 @@
 #include "server/jobs/prepare_validation.h"
 #include "server/jobs/rank_report_merger.h"
 #include "server/jobs/stored_values.h"
+#include "server/replay/fetch_checkpoint.h"
 #include "storage/data_folder_names.h"
 
 namespace espalier {
@@ -109,7 +110,7 @@ void CheckpointEvaluations::Cancel() {
 }
 
 std::vector<v1::LoadProgramRequest> CheckpointEvaluations::Requests(
-    const EvaluatedCheckpoint& checkpoint, const std::string& values) const {
+    const std::string& checkpoint, const std::string& values) const {
   const PreparedJob& prepared = task_.program->prepared();
   const LoweredPlan& lowered = task_.program->lowered();
   std::vector<v1::LoadProgramRequest> requests(lowered.training.size());
@@ -123,7 +124,7 @@ std::vector<v1::LoadProgramRequest> CheckpointEvaluations::Requests(
     }
     request.set_batch_size(task_.spec->batch_size());
     request.set_pad_evaluation(prepared.pad_evaluation);
-    request.set_checkpoint_dir(checkpoint.folder);
+    request.set_checkpoint_dir(checkpoint);
     if (prepared.init_folder.has_value()) {
       request.set_init_folder(tools_.data_folder->NameOf(prepared.init_folder->path()));
     }
@@ -134,7 +135,7 @@ std::vector<v1::LoadProgramRequest> CheckpointEvaluations::Requests(
   return requests;
 }
 
-absl::Status CheckpointEvaluations::Load(const EvaluatedCheckpoint& checkpoint) {
+absl::Status CheckpointEvaluations::Load(const std::string& checkpoint) {
   const absl::Time begin = absl::Now();
   const PreparedJob& prepared = task_.program->prepared();
   // A worker refuses an attempt of a name that it has stopped.
@@ -147,7 +148,7 @@ absl::Status CheckpointEvaluations::Load(const EvaluatedCheckpoint& checkpoint) 
     if (cancelled_) return absl::CancelledError("the replay was cancelled");
     ranks_ = *std::move(ranks);
   }
-  const bool initial = checkpoint.folder.empty() && !prepared.init_folder.has_value();
+  const bool initial = checkpoint.empty() && !prepared.init_folder.has_value();
   absl::StatusOr<StoredValues> stored = StoredValues::Write(
       *tools_.data_folder, absl::StrCat(kCheckpointsFolder, "/", name, "/values"), task_.job_id,
       prepared.graph, initial ? prepared.initial_values : std::vector<InitialValue>());
@@ -184,13 +185,22 @@ absl::Status CheckpointEvaluations::Evaluate(const EvaluatedCheckpoint& checkpoi
   request.set_last_step(checkpoint.steps_done);
   request.set_evaluate_at_end(true);
   request.set_goes_on(true);  // there is no folder for a checkpoint
+  std::optional<FetchedCheckpoint> fetched;
+  if (!checkpoint.directory.empty()) {
+    absl::StatusOr<FetchedCheckpoint> found =
+        FetchCheckpoint(tools_, task_.job_id, checkpoint.directory, task_.replay_id, task_.number,
+                        [this] { return cancelled(); });
+    if (!found.ok()) return found.status();
+    fetched.emplace(*std::move(found));
+  }
+  const std::string folder = fetched.has_value() ? fetched->folder() : "";
   // No checkpoint has the initial values.
-  if (ranks_ == nullptr || checkpoint.folder.empty() || absl::Now() >= lease_end_) {
+  if (ranks_ == nullptr || folder.empty() || absl::Now() >= lease_end_) {
     absl::Status ready = Yield();
-    if (ready.ok()) ready = Load(checkpoint);
+    if (ready.ok()) ready = Load(folder);
     if (!ready.ok()) return ready;
   } else {
-    request.set_restore_checkpoint(checkpoint.folder);
+    request.set_restore_checkpoint(folder);
   }
   RankReportMerger merger(static_cast<int>(ranks_->size()), task_.job_id);
   merger.SetFinishes(task_.program->prepared().finishes);

@@ -37,11 +37,13 @@ absl::StatusOr<EvaluationProbes> FindEvaluationProbes(const AttemptTools& tools,
 
 struct EvaluatedCheckpoint {
   int64_t steps_done = 0;
-  std::string folder;  // in the checkpoint store; empty: the initial values, of 0 steps
+  std::string directory;  // RecordedCheckpoint.directory; empty: the initial values, of 0 steps
 };
 
 struct EvaluationTask {
   std::string name;  // ReplayAttemptName; names of the workers' attempts begin with it
+  std::string replay_id;  // with `number`, of the segment: who reads the checkpoints
+  int number = 0;
   std::string job_id;
   const v1::TrainingSpec* spec = nullptr;  // of SpecToEvaluate; outlives the task's evaluations
   const ReplayProgram* program = nullptr;  // made of `spec`; the same
@@ -85,14 +87,20 @@ class CheckpointEvaluations {
                         CheckpointEvaluationObserver* observer)
       : tools_(tools), task_(std::move(task)), observer_(observer) {}
 
-  std::vector<v1::LoadProgramRequest> Requests(const EvaluatedCheckpoint& checkpoint,
+  // `checkpoint`: its folder in the store; empty: the initial values.
+  std::vector<v1::LoadProgramRequest> Requests(const std::string& checkpoint,
                                                const std::string& values) const;
   // Leases the workers and loads the program and this checkpoint.
-  absl::Status Load(const EvaluatedCheckpoint& checkpoint);
+  absl::Status Load(const std::string& checkpoint);
   // Lets others have the workers, if there is a lease, for long enough that they notice.
   absl::Status Yield();
   void GiveBack();
   absl::Status Evaluate(const EvaluatedCheckpoint& checkpoint);
+
+  bool cancelled() {
+    absl::MutexLock lock(&mutex_);
+    return cancelled_;
+  }
 
   const AttemptTools& tools_;
   const EvaluationTask task_;

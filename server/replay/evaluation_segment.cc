@@ -40,6 +40,8 @@ absl::Status EvaluationSegment::Run() {
   // Another name for each try: workers refuse those that they have stopped.
   task.name = absl::StrCat(ReplayAttemptName(task_.run->job_id, task_.replay_id, task_.number), "-",
                            tools_.clock->NowUnixMillis());
+  task.replay_id = task_.replay_id;
+  task.number = task_.number;
   task.job_id = task_.run->job_id;
   task.spec = spec_.get();
   task.program = program_.get();
@@ -48,8 +50,7 @@ absl::Status EvaluationSegment::Run() {
   for (const int64_t steps : task_.checkpoints) {
     EvaluatedCheckpoint& checkpoint = task.checkpoints.emplace_back();
     checkpoint.steps_done = steps;
-    const std::string folder = task_.run->FolderOf(steps);
-    if (!folder.empty()) checkpoint.folder = absl::StrCat(task_.run->job_id, "/", folder);
+    checkpoint.directory = task_.run->FolderOf(steps);
   }
   absl::StatusOr<std::unique_ptr<CheckpointEvaluations>> made =
       CheckpointEvaluations::Make(*tools_.attempts, std::move(task), this);

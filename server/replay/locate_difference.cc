@@ -50,14 +50,15 @@ absl::StatusOr<HashedRun> RunningReplay::RunHashed(const Segment& segment, int n
     absl::MutexLock lock(&mutex_);
     // Apart from the segment's name, and from those of other replays of the job.
     task.name = ReplayAttemptName(run.job_id, absl::StrCat(info_.id(), "-located"), number);
+    task.replay_id = info_.id();
   }
   task.attempt = static_cast<uint64_t>(tools_.clock->NowUnixMillis());
   task.job_id = run.job_id;
   task.spec = &run.spec;
   task.program = program.get();
   task.cut = {segment.cut.checkpoint, {step, step + 1, 1}};
-  const std::string folder = run.FolderOf(segment.cut.checkpoint);
-  if (!folder.empty()) task.checkpoint = absl::StrCat(run.job_id, "/", folder);
+  task.checkpoint = run.FolderOf(segment.cut.checkpoint);
+  task.number = number;
   task.members = std::move(members);
   HashedRun hashed;
   SegmentRunner runner(*tools_.attempts, std::move(task), &hashed);

@@ -21,8 +21,9 @@ SegmentTask TaskOf(const ReplayedSegmentTask& task, const Clock& clock) {
   segment.spec = &task.run->spec;
   segment.program = task.program.get();
   segment.cut = task.cut;
-  const std::string folder = task.run->FolderOf(task.cut.checkpoint);
-  if (!folder.empty()) segment.checkpoint = absl::StrCat(task.run->job_id, "/", folder);
+  segment.checkpoint = task.run->FolderOf(task.cut.checkpoint);
+  segment.replay_id = task.replay_id;
+  segment.number = task.number;
   segment.members = task.members;
   return segment;
 }

@@ -1,5 +1,7 @@
 #include "server/replay/running_replay.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <iterator>
 #include <optional>
@@ -10,7 +12,9 @@
 #include "absl/time/clock.h"
 #include "server/jobs/checkpoint_folders.h"
 #include "server/jobs/training_dataset.h"
+#include "server/recordings/fetched_checkpoint.h"
 #include "server/replay/evaluation_segment.h"
+#include "server/replay/fetch_checkpoint.h"
 #include "server/replay/replayed_segment.h"
 #include "server/replay/state_segment.h"
 
@@ -109,7 +113,22 @@ void RunningReplay::SumRows() {
   info_.set_rows(rows);
 }
 
+void RunningReplay::RemoveFetched() {
+  if (tools_.attempts->spool == nullptr) return;
+  std::string replay_id;
+  {
+    absl::MutexLock lock(&mutex_);
+    replay_id = info_.id();
+  }
+  for (const std::string& job_id : job_ids_) {
+    const absl::Status removed =
+        FetchedCheckpoint::RemoveLeft(*tools_.attempts->checkpoints, job_id, replay_id);
+    if (!removed.ok()) spdlog::warn("replay id={}: {}", replay_id, removed.ToString());
+  }
+}
+
 void RunningReplay::Finish(v1::ReplayState state, const std::string& error) {
+  RemoveFetched();
   absl::MutexLock lock(&mutex_);
   info_.set_state(state);
   info_.set_error(error);
@@ -434,6 +453,21 @@ void RunningReplay::StartWhatCan() {
   }
 }
 
+absl::Status RunningReplay::VerifyRecorded(const ReplayedRun& run, const std::string& directory,
+                                           int64_t checkpoint, size_t number) {
+  const auto stopped = [this] { return interrupted(); };
+  std::string replay_id;
+  {
+    absl::MutexLock lock(&mutex_);
+    replay_id = info_.id();
+  }
+  // A copy is verified while it is fetched.
+  const absl::StatusOr<FetchedCheckpoint> fetched = FetchCheckpoint(
+      *tools_.attempts, run.job_id, directory, replay_id, static_cast<int>(number), stopped);
+  if (!fetched.ok() || fetched->is_copy()) return fetched.status();
+  return VerifyCheckpoint(*tools_.attempts->checkpoints, fetched->folder(), checkpoint, stopped);
+}
+
 absl::Status RunningReplay::ReplaceCheckpoint(size_t number, const absl::Status& failure) {
   Segment* segment = nullptr;
   {
@@ -443,9 +477,7 @@ absl::Status RunningReplay::ReplaceCheckpoint(size_t number, const absl::Status&
   const int64_t checkpoint = FirstCheckpoint(*segment);
   const std::string folder = segment->run->FolderOf(checkpoint);
   if (folder.empty() || !MeansDamage(failure)) return failure;
-  const absl::Status damage = VerifyCheckpoint(*tools_.attempts->checkpoints,
-                                               absl::StrCat(segment->run->job_id, "/", folder),
-                                               checkpoint, [this] { return interrupted(); });
+  const absl::Status damage = VerifyRecorded(*segment->run, folder, checkpoint, number);
   if (!MeansDamage(damage)) return failure;
   damaged_.insert({segment->run->job_id, checkpoint});
   if (absl::Status s = FindLeft(number); !s.ok()) return s;

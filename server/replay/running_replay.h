@@ -89,6 +89,10 @@ class RunningReplay {
                                                                   std::vector<Member>* members);
   // After the segment's thread has ended.
   absl::Status TakeResult(size_t number);
+  // Reads a checkpoint of the run, or its copy: an error for which MeansDamage holds if it is
+  // damaged or gone.
+  absl::Status VerifyRecorded(const ReplayedRun& run, const std::string& directory,
+                              int64_t checkpoint, size_t number);
   // Goes on from an earlier checkpoint, or without this one, if it is damaged or gone; otherwise
   // returns `failure`.
   absl::Status ReplaceCheckpoint(size_t number, const absl::Status& failure);
@@ -101,6 +105,8 @@ class RunningReplay {
   void CancelNeedless() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Note(const std::string& note) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SumRows() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What interrupted segments have left of copies of spooled checkpoints.
+  void RemoveFetched();
   void Finish(v1::ReplayState state, const std::string& error);
   bool interrupted() {
     absl::MutexLock lock(&mutex_);

@@ -7,6 +7,7 @@
 #include "server/jobs/prepare_validation.h"
 #include "server/jobs/rank_report_merger.h"
 #include "server/jobs/stored_values.h"
+#include "server/replay/fetch_checkpoint.h"
 #include "server/replay/step_answers.h"
 #include "storage/data_folder_names.h"
 
@@ -22,7 +23,7 @@ void SegmentRunner::Cancel() {
 }
 
 absl::StatusOr<std::vector<v1::LoadProgramRequest>> SegmentRunner::Requests(
-    const std::string& values) const {
+    const std::string& values, const std::string& checkpoint) const {
   const PreparedJob& prepared = task_.program->prepared();
   const LoweredPlan& lowered = task_.program->lowered();
   std::vector<v1::LoadProgramRequest> requests(lowered.training.size());
@@ -31,7 +32,7 @@ absl::StatusOr<std::vector<v1::LoadProgramRequest>> SegmentRunner::Requests(
     *request.mutable_program() = lowered.training[r];
     *request.mutable_dataset() = task_.spec->dataset();
     request.set_batch_size(task_.spec->batch_size());
-    request.set_checkpoint_dir(task_.checkpoint);
+    request.set_checkpoint_dir(checkpoint);
     if (prepared.init_folder.has_value()) {
       request.set_init_folder(tools_.data_folder->NameOf(prepared.init_folder->path()));
     }
@@ -80,6 +81,18 @@ absl::Status SegmentRunner::RunSteps(int64_t first, int64_t end, bool logs,
 
 absl::Status SegmentRunner::Run(std::optional<int64_t> first_hashed) {
   const PreparedJob& prepared = task_.program->prepared();
+  // Before workers are leased, as it may take a while.
+  std::optional<FetchedCheckpoint> checkpoint;
+  if (!task_.checkpoint.empty()) {
+    absl::StatusOr<FetchedCheckpoint> fetched =
+        FetchCheckpoint(tools_, task_.job_id, task_.checkpoint, task_.replay_id, task_.number,
+                        [this] {
+                          absl::MutexLock lock(&mutex_);
+                          return cancelled_;
+                        });
+    if (!fetched.ok()) return fetched.status();
+    checkpoint.emplace(*std::move(fetched));
+  }
   absl::StatusOr<std::unique_ptr<ReplayRanks>> ranks =
       ReplayRanks::Create(tools_, task_.name, task_.members, task_.attempt);
   if (!ranks.ok()) return absl::AbortedError(ranks.status().message());
@@ -98,10 +111,12 @@ absl::Status SegmentRunner::Run(std::optional<int64_t> first_hashed) {
       task_.job_id, prepared.graph,
       initial ? prepared.initial_values : std::vector<InitialValue>());
   if (!stored.ok()) return stored.status();
-  absl::StatusOr<std::vector<v1::LoadProgramRequest>> requests = Requests(stored->folder());
+  absl::StatusOr<std::vector<v1::LoadProgramRequest>> requests =
+      Requests(stored->folder(), checkpoint.has_value() ? checkpoint->folder() : "");
   if (!requests.ok()) return requests.status();
   absl::StatusOr<std::vector<v1::LoadProgramReply>> loaded = ranks_->Load(*std::move(requests));
   stored->Remove();
+  checkpoint.reset();
   if (!loaded.ok()) return loaded.status();
   if (absl::Status s = observer_->OnLoaded(*loaded); !s.ok()) return s;
   const int64_t end = task_.cut.logged.end;

@@ -27,7 +27,9 @@ struct SegmentTask {
   const v1::TrainingSpec* spec = nullptr;  // outlives the segment, as does the program
   const ReplayProgram* program = nullptr;
   SegmentCut cut;
-  std::string checkpoint;       // folder in the checkpoint store; empty: the initial values
+  std::string checkpoint;  // RecordedCheckpoint.directory; empty: the initial values
+  std::string replay_id;   // with `number`, of the segment: who reads the checkpoint
+  int number = 0;
   std::vector<Member> members;  // by rank
 };
 
@@ -49,14 +51,15 @@ class SegmentRunner {
   // `tools` and `observer` must outlive it.
   SegmentRunner(const AttemptTools& tools, SegmentTask task, SegmentObserver* observer);
 
-  // Blocks. Aborted if a worker is no longer idle; errors of ReplayRanks and of the
-  // observer. With `first_hashed`, the steps from that one on are hashed, and none is logged. Once.
+  // Blocks. Aborted if a worker is no longer idle; errors of FetchedCheckpoint, ReplayRanks and of
+  // the observer. With `first_hashed`, the steps from that one on are hashed, and none is logged. Once.
   absl::Status Run(std::optional<int64_t> first_hashed = std::nullopt);
   // Ends Run with Cancelled. Thread-safe; does not block.
   void Cancel();
 
  private:
-  absl::StatusOr<std::vector<v1::LoadProgramRequest>> Requests(const std::string& values) const;
+  absl::StatusOr<std::vector<v1::LoadProgramRequest>> Requests(
+      const std::string& values, const std::string& checkpoint) const;
   absl::Status RunSteps(int64_t first, int64_t end, bool logs, std::optional<int64_t> hash_step);
 
   const AttemptTools& tools_;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "server/replay/fetch_checkpoint.h"
 #include "server/replay/state_tensors.h"
 
 namespace espalier {
@@ -23,13 +24,19 @@ StateSegment::StateSegment(const ReplayTools& tools, CheckpointSegmentTask task,
 
 absl::StatusOr<std::vector<v1::HistoryRow>> StateSegment::Read(int64_t checkpoint) {
   const std::string folder = task_.run->FolderOf(checkpoint);
+  std::optional<FetchedCheckpoint> fetched;
   std::unique_ptr<StateTensors> tensors;
   if (folder.empty()) {
     tensors = std::make_unique<InitialTensors>(program_->lowered().training,
                                                program_->prepared().initial_values);
   } else {
+    absl::StatusOr<FetchedCheckpoint> found =
+        FetchCheckpoint(*tools_.attempts, task_.run->job_id, folder, task_.replay_id, task_.number,
+                        [this] { return cancelled_.load(); });
+    if (!found.ok()) return found.status();
+    fetched.emplace(*std::move(found));
     absl::StatusOr<std::unique_ptr<CheckpointTensors>> opened = CheckpointTensors::Open(
-        *tools_.attempts->checkpoints, absl::StrCat(task_.run->job_id, "/", folder), checkpoint);
+        *tools_.attempts->checkpoints, fetched->folder(), checkpoint);
     if (!opened.ok()) return opened.status();
     tensors = *std::move(opened);
   }

@@ -301,7 +301,7 @@ class CheckpointEvaluationsTest : public ::testing::Test {
             manifest.job_id = "job";
             manifest.steps_done = (*checkpoint)->steps_done;
             manifest.files = (*checkpoint)->files;
-            folders_[manifest.steps_done] = (*checkpoint)->directory;
+            folders_[manifest.steps_done] = (*checkpoint)->directory.substr(std::strlen("job/"));
             return WriteManifest(*checkpoints_, (*checkpoint)->directory, manifest);
           });
       EXPECT_EQ(ran, absl::OkStatus());
@@ -338,7 +338,7 @@ class CheckpointEvaluationsTest : public ::testing::Test {
   Calls calls_;
   AttemptTools tools_;
   v1::TrainingSpec spec_;
-  std::map<int64_t, std::string> folders_;  // by steps done
+  std::map<int64_t, std::string> folders_;  // within the job's, by steps done
 };
 
 int64_t Counted(const v1::ProbeValue& confusion, bool diagonal) {
@@ -416,7 +416,7 @@ TEST_P(ValidationOnRanks, ADamagedCheckpointIsNamedAndTheOthersAreDone) {
   ASSERT_NE(program, nullptr);
   Train(*program, members);
   const std::string file =
-      absl::StrCat(folder_, "/checkpoints/", folders_[4], "/rank-0.safetensors");
+      absl::StrCat(folder_, "/checkpoints/job/", folders_[4], "/rank-0.safetensors");
   std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
   bytes.seekp(-1, std::ios::end);
   bytes.put('\x55');
