@@ -13,6 +13,8 @@ namespace {
 // Rows wait so long, or until there are so many, to be stored together.
 constexpr absl::Duration kStoreEvery = absl::Seconds(1);
 constexpr size_t kStoreBytes = 4 << 20;
+constexpr char kMakeRoom[] =
+    "; make room there and start the replay again (the answers that are stored stay)";
 
 }  // namespace
 
@@ -48,7 +50,8 @@ absl::Status AnswerWriter::Store(int64_t last_step) {
   const absl::Status status = tools_.answers->Append(run_.job_id(), replay_id_, segment_, rows);
   if (!status.ok()) {
     return absl::Status(status.code(),
-                        absl::StrCat("answers cannot be stored: ", status.message()));
+                        absl::StrCat("answers cannot be stored: ", status.message(),
+                                     absl::IsResourceExhausted(status) ? kMakeRoom : ""));
   }
   stored_rows_ += static_cast<int64_t>(rows.size());
   return absl::OkStatus();

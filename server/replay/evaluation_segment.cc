@@ -28,8 +28,11 @@ void EvaluationSegment::Cancel() {
 absl::Status EvaluationSegment::OnRows(const EvaluatedCheckpoint& checkpoint,
                                        std::vector<v1::HistoryRow> rows) {
   answers_.Add(std::move(rows));
-  if (absl::Status s = answers_.Store(checkpoint.steps_done); !s.ok()) return s;
+  evaluated_ = checkpoint.steps_done;
   ++progress_.steps_done;
+  if (answers_.IsDue()) {
+    if (absl::Status s = answers_.Store(evaluated_); !s.ok()) return s;
+  }
   progress_.stored_rows = answers_.stored_rows();
   on_progress_(progress_);
   return absl::OkStatus();
@@ -60,7 +63,12 @@ absl::Status EvaluationSegment::Run() {
     if (cancelled_) return absl::CancelledError("the replay was cancelled");
     evaluations_ = *std::move(made);
   }
-  return evaluations_->Run();
+  const absl::Status ran = evaluations_->Run();
+  const absl::Status stored = answers_.Store(evaluated_);
+  progress_.stored_rows = answers_.stored_rows();
+  on_progress_(progress_);
+  // Without these answers the first checkpoint that is left is not the one that could not be read.
+  return stored.ok() ? ran : stored;
 }
 
 }  // namespace espalier

@@ -38,6 +38,7 @@ class EvaluationSegment : public SegmentWork, private CheckpointEvaluationObserv
   const std::vector<Member> members_;
   const OnProgress on_progress_;
   AnswerWriter answers_;
+  int64_t evaluated_ = -1;  // steps done at the last checkpoint whose rows there are
   SegmentProgress progress_;
   absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
