@@ -10,6 +10,7 @@
 namespace espalier {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::Each;
 using ::testing::HasSubstr;
@@ -67,6 +68,23 @@ class ReplayTest : public CoordinatorFixture {
     }
     ADD_FAILURE() << "there is no " << id;
     return {};
+  }
+  std::vector<v1::HistoryRow> Answers(const std::string& id) {
+    grpc::ClientContext context;
+    v1::QueryHistoryRequest request;
+    request.set_run("tiny");
+    request.set_source(v1::HistoryRow::REPLAY);
+    const auto reader = Stub()->Query(&context, request);
+    std::vector<v1::HistoryRow> rows;
+    v1::QueryHistoryReply reply;
+    while (reader->Read(&reply)) {
+      for (const v1::HistoryRow& row : reply.rows()) {
+        if (row.replay_id() == id) rows.push_back(row);
+      }
+    }
+    const grpc::Status status = reader->Finish();
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return rows;
   }
   v1::ReplayInfo WaitForReplay(const std::string& id) {
     v1::ReplayInfo replay;
@@ -220,6 +238,81 @@ TEST_F(ReplayTest, WhatCannotBeReplayedIsRefusedAtOnce) {
     EXPECT_FALSE(status.ok());
     return status;
   };
+TEST_F(ReplayTest, EvaluationsAreEstimatedByWhatWasMeasured) {
+  AddWorker({.step = absl::Milliseconds(12), .evaluation_seconds = 0.5});
+  Record("steps");
+  v1::SubmitRequest request = Recorded();
+  request.mutable_spec()->set_name("validated");
+  request.mutable_spec()->mutable_validation()->set_every_steps(30);
+  ASSERT_EQ(WaitForEnd(Submit(request)).job().state(), v1::SUCCEEDED);
+  const auto expect = [&](const std::string& run, double of_each) {
+    v1::StartReplayRequest evaluate = Request(run);
+    evaluate.mutable_spec()->set_at_checkpoints(true);
+    evaluate.mutable_spec()->set_evaluate_holdout(true);
+    grpc::ClientContext context;
+    v1::EstimateReplayRequest asked;
+    *asked.mutable_spec() = evaluate.spec();
+    v1::EstimateReplayReply reply;
+    const grpc::Status status = Stub()->Estimate(&context, asked, &reply);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    const v1::ReplayEstimate& estimate = reply.estimate();
+    EXPECT_GT(estimate.seconds(), 7 * of_each);
+    EXPECT_LT(estimate.seconds(), 7 * of_each + 0.4) << "with loading, which is guessed";
+    EXPECT_GT(estimate.loading_seconds(), 0);
+    EXPECT_LT(estimate.loading_seconds(), 0.4);
+    EXPECT_EQ(estimate.rows(), WaitForReplay(Start(evaluate)).rows());
+    EXPECT_THAT(estimate.notes(), SizeIs(0));
+  };
+  expect("steps", 13 * 0.012 / 3);  // 13 batches without a backward pass
+  expect("validated", 0.5);
+}
+
+TEST_F(ReplayTest, AFullDiskFailsAReplayAndNothingElse) {
+  AddWorker();
+  AddWorker({.step = absl::Milliseconds(5)});
+  Record();
+  v1::StartReplayRequest evaluate = Request("tiny");
+  evaluate.mutable_spec()->set_at_checkpoints(true);
+  evaluate.mutable_spec()->set_evaluate_holdout(true);
+  const auto expect_failure = [&](const std::string& id) {
+    const v1::ReplayInfo replay = WaitForReplay(id);
+    EXPECT_EQ(replay.state(), v1::REPLAY_FAILED) << replay.DebugString();
+    EXPECT_THAT(replay.error(),
+                AllOf(HasSubstr("tiny@1: answers cannot be stored"), HasSubstr(".rows"),
+                      HasSubstr("No space left"), HasSubstr("make room")));
+  };
+  files_.set_free_bytes(400);  // for some answers
+  const std::string partly = Start(evaluate);
+  expect_failure(partly);
+  const std::vector<v1::HistoryRow> before = Answers(partly);
+  EXPECT_GE(before.size(), 1u);
+  EXPECT_LT(before.size(), kSteps / 10 + 1u);
+  EXPECT_EQ(static_cast<int64_t>(before.size()), Get(partly).rows());
+
+  files_.set_free_bytes(int64_t{1} << 40);
+  const std::string again = Start(evaluate);
+  EXPECT_EQ(WaitForReplay(again).state(), v1::REPLAY_SUCCEEDED) << Get(again).DebugString();
+  EXPECT_THAT(Answers(again), SizeIs(kSteps / 10 + 1)) << "one for each checkpoint, and step 0";
+  const std::vector<v1::HistoryRow> after = Answers(partly);
+  ASSERT_EQ(after.size(), before.size());
+  for (size_t i = 0; i < after.size(); ++i) {
+    EXPECT_EQ(after[i].SerializeAsString(), before[i].SerializeAsString());
+  }
+
+  files_.set_free_bytes(0);
+  v1::SubmitRequest request = Recorded();
+  request.mutable_spec()->set_name("other");
+  request.mutable_spec()->mutable_search()->set_max_devices(1);
+  const std::string job = Submit(request);
+  expect_failure(Start(evaluate));
+  WaitFor(job, [](const v1::Job& training) { return !training.checkpoints_paused().empty(); });
+  files_.set_free_bytes(int64_t{1} << 40);
+  const v1::GetJobReply trained = WaitForEnd(job);
+  EXPECT_EQ(trained.job().state(), v1::SUCCEEDED) << trained.job().error();
+  EXPECT_EQ(trained.job().attempts(), 1);
+  ExpectWholeCurve(trained);
+}
+
   const auto nothing = [](v1::ReplaySpec*) {};
   EXPECT_EQ(refusal("tinny", nothing).error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(refusal("off", nothing).error_code(), grpc::StatusCode::FAILED_PRECONDITION);

@@ -222,6 +222,7 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
     }
     if (request.evaluate_at_end()) {
       event.mutable_evaluation()->set_step(request.last_step());
+      event.mutable_evaluation()->set_seconds(options_.evaluation_seconds);
       const double loss = options_.evaluation ? options_.evaluation(request.last_step()) : 1.0;
       (*event.mutable_evaluation()->mutable_values())["loss"] = loss / program.world_size();
       writer->Write(event);

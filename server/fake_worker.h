@@ -27,6 +27,7 @@ struct FakeWorkerOptions {
   absl::Status failure;
   // The merged loss of an evaluation after so many steps; null: 1.
   std::function<double(int64_t steps_done)> evaluation;
+  double evaluation_seconds = 0;  // that it says to have taken
 };
 
 class FakeWorker {

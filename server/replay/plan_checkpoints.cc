@@ -1,5 +1,7 @@
 // Plans replays at checkpoints: ReplayPlanner::AddCheckpoints.
 #include <algorithm>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,14 +13,88 @@
 namespace espalier {
 namespace {
 
-// A guess, for estimates.
-constexpr double kEvaluationSeconds = 1;
-constexpr double kStateSeconds = 0.01;
+// Guesses, for estimates: what a checkpoint takes besides reading it, and the part of a training
+// step that its forward pass takes.
+constexpr double kCheckpointSeconds = 0.01;
+constexpr double kForwardPart = 1.0 / 3;
+
+// Of one segment of one worker, in seconds.
+struct CheckpointCosts {
+  double begin = 0;  // once
+  double read = 0;   // of each checkpoint
+  double work = 0;   // on each checkpoint, once it is read
+};
 
 bool IsOfTraining(const ProbeExpression& probe) {
   return std::any_of(probe.targets.begin(), probe.targets.end(), [](const ProbeTarget& target) {
     return target.kind == ProbeTarget::kGrad || target.kind == ProbeTarget::kUpdate;
   });
+}
+
+// Values that the workers report, besides probes.
+int64_t ReportedValues(const LoweredPlan& lowered) {
+  std::set<std::string> names;
+  for (const v1::Program& program : lowered.evaluation) {
+    for (const v1::Instruction& instruction : program.instructions()) {
+      if (instruction.has_report()) names.insert(instruction.report().name());
+    }
+  }
+  return static_cast<int64_t>(names.size());
+}
+
+// Of an evaluation of so many batches, by the job's own validations, or else by its steps. `own`:
+// of the examples of these validations. 0: nothing is known.
+double SecondsOfEvaluation(const std::vector<v1::StepReport>& validations, const ReplayedRun& run,
+                           int64_t batches, bool own) {
+  const v1::Job& job = run.recording.job();
+  const int64_t size = std::max<int64_t>(1, run.spec.batch_size());
+  const int64_t timed_batches = own ? batches : (job.evaluation_examples() + size - 1) / size;
+  std::vector<double> seconds;
+  for (const v1::StepReport& validation : validations) {
+    if (validation.seconds() > 0) seconds.push_back(validation.seconds());
+  }
+  double of_batch = kForwardPart * job.median_step_seconds();
+  if (!seconds.empty() && timed_batches > 0) {
+    const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
+    std::nth_element(seconds.begin(), middle, seconds.end());
+    of_batch = *middle / static_cast<double>(timed_batches);
+  }
+  return of_batch * static_cast<double>(batches);
+}
+
+// Chooses the checkpoints of a replay, and cuts them into at most so many segments. Returns how
+// many they are.
+absl::StatusOr<int64_t> AddSegments(const v1::ReplaySpec& spec, const ReplayedRun& run,
+                                    v1::ReplaySegment::Kind kind, int most_segments, size_t ranks,
+                                    const CheckpointCosts& costs, PlanTotals* totals) {
+  v1::ReplaySegment whole;
+  whole.set_kind(kind);
+  whole.set_job_id(run.job_id);
+  whole.set_first_step(run.logged.first);
+  whole.set_end_step(run.logged.end);
+  std::vector<int64_t> chosen = run.CheckpointsOf(whole, run.logged.every);
+  if (spec.segments() > 0) {
+    const absl::StatusOr<LoggedSteps> part =
+        PartOfSteps({0, static_cast<int64_t>(chosen.size()), 1}, spec.segment(), spec.segments());
+    if (!part.ok()) return part.status();
+    chosen = {chosen.begin() + part->first, chosen.begin() + part->end};
+  }
+  const auto count = static_cast<int64_t>(chosen.size());
+  const auto parts = std::min<int64_t>(most_segments, count);
+  for (int64_t i = 1; i <= parts; ++i) {
+    const LoggedSteps part = *PartOfSteps({0, count, 1}, i, parts);
+    v1::ReplaySegment segment = whole;
+    segment.set_first_step(chosen[static_cast<size_t>(part.first)]);
+    segment.set_end_step(chosen[static_cast<size_t>(part.end - 1)] + 1);
+    segment.set_checkpoint_step(segment.first_step());
+    segment.set_checkpoints(part.count());
+    const double loading = costs.begin + costs.read * static_cast<double>(part.count());
+    totals->loading += loading;
+    totals->AddSegment(std::move(segment), loading + costs.work * static_cast<double>(part.count()),
+                       ranks);
+  }
+  totals->estimate.set_logged_steps(totals->estimate.logged_steps() + count);
+  return count;
 }
 
 }  // namespace
@@ -53,42 +129,15 @@ absl::Status ReplayPlanner::AddCheckpoints(const v1::ReplaySpec& spec, ReplayedR
   if (made.ok()) run->state_program = *std::move(made);
   // Otherwise tensors are read as one worker holds them.
   if (!made.ok() && !absl::IsFailedPrecondition(made.status())) return made.status();
-  const auto add = [&](v1::ReplaySegment::Kind kind, int most_segments, size_t ranks,
-                       double seconds) -> absl::Status {
-    v1::ReplaySegment whole;
-    whole.set_kind(kind);
-    whole.set_job_id(run->job_id);
-    whole.set_first_step(run->logged.first);
-    whole.set_end_step(run->logged.end);
-    std::vector<int64_t> chosen = run->CheckpointsOf(whole, run->logged.every);
-    if (spec.segments() > 0) {
-      const absl::StatusOr<LoggedSteps> part =
-          PartOfSteps({0, static_cast<int64_t>(chosen.size()), 1}, spec.segment(), spec.segments());
-      if (!part.ok()) return part.status();
-      chosen = {chosen.begin() + part->first, chosen.begin() + part->end};
-    }
-    const auto parts = std::min<int64_t>(most_segments, static_cast<int64_t>(chosen.size()));
-    for (int64_t i = 1; i <= parts; ++i) {
-      const LoggedSteps part = *PartOfSteps({0, static_cast<int64_t>(chosen.size()), 1}, i, parts);
-      v1::ReplaySegment segment = whole;
-      segment.set_first_step(chosen[static_cast<size_t>(part.first)]);
-      segment.set_end_step(chosen[static_cast<size_t>(part.end - 1)] + 1);
-      segment.set_checkpoint_step(segment.first_step());
-      segment.set_checkpoints(part.count());
-      totals->AddSegment(std::move(segment), seconds * static_cast<double>(part.count()), ranks);
-    }
-    totals->estimate.set_logged_steps(totals->estimate.logged_steps() +
-                                      static_cast<int64_t>(chosen.size()));
-    if (kind == v1::ReplaySegment::STATE && run->state_program != nullptr) {
-      totals->AddRows(*run->state_program, static_cast<int64_t>(chosen.size()));
-    }
-    return absl::OkStatus();
-  };
   if (!run->state_probes.empty()) {
     if (run->state_program != nullptr) {
       totals->AddNames(run->state_probes, run->state_program->probes(), run->name());
     }
-    if (absl::Status s = add(v1::ReplaySegment::STATE, 1, 0, kStateSeconds); !s.ok()) return s;
+    const absl::StatusOr<int64_t> read =
+        AddSegments(spec, *run, v1::ReplaySegment::STATE, 1, 0,
+                    {0, ReadSeconds(*run), kCheckpointSeconds}, totals);
+    if (!read.ok()) return read.status();
+    if (run->state_program != nullptr) totals->AddRows(*run->state_program, *read);
   }
   if (!evaluates) return absl::OkStatus();
   absl::StatusOr<v1::TrainingSpec> evaluated = SpecToEvaluate(run->spec, spec);
@@ -99,20 +148,41 @@ absl::Status ReplayPlanner::AddCheckpoints(const v1::ReplaySpec& spec, ReplayedR
   if (!made.ok() && !(absl::IsFailedPrecondition(made.status()) && spec.any_plan())) {
     return made.status();
   }
+  std::optional<EvaluationProbes> probes;
   if (run->evaluation_program != nullptr) {
-    const absl::StatusOr<EvaluationProbes> found =
+    absl::StatusOr<EvaluationProbes> found =
         FindEvaluationProbes(tools_, *run->evaluation_program, run->evaluation_probes);
     if (!found.ok()) return found.status();
-    totals->AddNames(run->evaluation_probes, found->found, run->name());
-    for (const std::string& note : found->notes) {
+    probes = *std::move(found);
+    totals->AddNames(run->evaluation_probes, probes->found, run->name());
+    for (const std::string& note : probes->notes) {
       totals->estimate.add_notes(absl::StrCat(run->name(), ": ", note));
     }
   }
   const size_t ranks = spec.any_plan() ? 1 : run->RanksAt(run->logged.end);
   if (absl::Status s = CheckWorkers(spec, *run, ranks); !s.ok()) return s;
-  return add(v1::ReplaySegment::EVALUATION,
-             std::max(1, totals->most_workers / static_cast<int>(ranks)), ranks,
-             kEvaluationSeconds);
+  const absl::StatusOr<std::vector<v1::StepReport>> validations = jobs_.Validations(run->job_id);
+  if (!validations.ok()) return validations.status();
+  double seconds = 0;
+  if (probes.has_value()) {
+    const bool own = !spec.has_evaluate() || spec.evaluate().uri().empty();
+    seconds = SecondsOfEvaluation(*validations, *run, probes->batches.count, own);
+  }
+  if (seconds <= 0) {
+    totals->estimate.add_notes(
+        absl::StrCat(run->name(), ": the estimate is without the time that evaluations take",
+                     probes.has_value() ? ": none of its steps was timed"
+                                        : " and their answers: its plan is for another graph than "
+                                          "this version of Espalier makes of its model"));
+  }
+  const CheckpointCosts costs = {LoadSeconds(*run) - ReadSeconds(*run), ReadSeconds(*run),
+                                 kCheckpointSeconds + seconds};
+  const absl::StatusOr<int64_t> count = AddSegments(
+      spec, *run, v1::ReplaySegment::EVALUATION,
+      std::max(1, totals->most_workers / static_cast<int>(ranks)), ranks, costs, totals);
+  if (!count.ok() || !probes.has_value()) return count.status();
+  totals->AddEvaluations(ReportedValues(run->evaluation_program->lowered()), *probes, *count);
+  return absl::OkStatus();
 }
 
 }  // namespace espalier

@@ -13,7 +13,7 @@ constexpr int64_t kRowBytes = 100;
 constexpr int64_t kElementBytes = 8;
 constexpr size_t kNamesInNote = 4;
 
-// `elements`: of the tensor, if the row has all of it.
+// `elements`: of the tensor, or the counts of a confusion matrix, if the row has all of them.
 int64_t BytesOfRow(const Reduction& reduction, int64_t elements) {
   switch (reduction.kind) {
     case Reduction::kHistogram:
@@ -23,12 +23,17 @@ int64_t BytesOfRow(const Reduction& reduction, int64_t elements) {
       return kRowBytes + 2 * reduction.count * kElementBytes;
     case Reduction::kQuantiles:
       return kRowBytes + 2 * static_cast<int64_t>(reduction.quantiles.size()) * kElementBytes;
+    case Reduction::kConfusion:
+      return kRowBytes + elements * kElementBytes;
     case Reduction::kFull:
       return kRowBytes + elements * kElementBytes / 2;  // mostly F32
     default:
       return kRowBytes;
   }
 }
+
+// Of a confusion matrix of logits.
+int64_t CountsOf(const Dims& logits) { return logits.empty() ? 1 : logits.back() * logits.back(); }
 
 int64_t ElementsRead(const NamedProbe& probe, const ReplayProgram& program) {
   int64_t elements = 0;
@@ -37,6 +42,10 @@ int64_t ElementsRead(const NamedProbe& probe, const ReplayProgram& program) {
       if (read.probe() != probe.numbers[0]) continue;
       for (const v1::ProbePoint& point : read.points()) {
         const v1::TensorSpec& part = program.lowered().training[r].buffers(point.buffer()).spec();
+        if (probe.probe.reduction.kind == Reduction::kConfusion) {
+          const auto& dims = part.global().empty() ? part.dims() : part.global();
+          return CountsOf(Dims(dims.begin(), dims.end()));
+        }
         int64_t of_part = 1;
         for (const int64_t size : part.dims()) of_part *= size;
         elements += of_part;
@@ -64,6 +73,20 @@ void PlanTotals::AddRows(const ReplayProgram& program, int64_t steps) {
   }
 }
 
+void PlanTotals::AddEvaluations(int64_t reported, const EvaluationProbes& probes,
+                                int64_t evaluations) {
+  int64_t bytes = reported * kRowBytes;
+  for (const NamedProbe& probe : probes.found.probes) {
+    const Dims& dims = probes.targets[static_cast<size_t>(probe.numbers[0])].batch.dims;
+    const bool confusion = probe.probe.reduction.kind == Reduction::kConfusion;
+    const int64_t all = NumElements(dims) * probes.batches.count;
+    bytes += BytesOfRow(probe.probe.reduction, confusion ? CountsOf(dims) : all);
+  }
+  const int64_t rows = reported + static_cast<int64_t>(probes.found.probes.size());
+  estimate.set_rows(estimate.rows() + rows * evaluations);
+  estimate.set_bytes(estimate.bytes() + bytes * evaluations);
+}
+
 void PlanTotals::AddDerived(const DerivedValues& derived, const std::string& run) {
   if (derived.values().empty()) return;
   std::vector<std::string> named;
@@ -84,6 +107,7 @@ void PlanTotals::AddNames(const std::vector<ProbeExpression>& asked, const Found
   names.set_run(run);
   for (const auto& [probe, why] : found.lacking) {
     names.add_log(probe);
+    names.add_reasons(std::string(why.message()));
     lacking[probe] = std::string(why.message());
   }
   for (const ProbeExpression& probe : asked) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "espalier/v1/replay.pb.h"
+#include "server/replay/evaluation_answers.h"
 #include "server/replay/probe_set.h"
 #include "server/replay/replay_program.h"
 
@@ -23,6 +24,8 @@ struct PlanTotals {
 
   // Adds the answers of so many steps to the probes of `program`.
   void AddRows(const ReplayProgram& program, int64_t steps);
+  // Adds the answers of so many evaluations: of as many `reported` values, and of the probes.
+  void AddEvaluations(int64_t reported, const EvaluationProbes& probes, int64_t evaluations);
   // Notes which values of a run are computed again beside its programs.
   void AddDerived(const DerivedValues& derived, const std::string& run);
   // Takes note of what a run has and lacks of the probes that were looked up.

@@ -147,8 +147,9 @@ absl::Status ReplayManager::Begin(const v1::StartReplayRequest& request, const C
   *info.mutable_segments() = planned->estimate.segments();
   *info.mutable_notes() = planned->estimate.notes();
   for (const v1::ReplayEstimate::Lacking& lacking : planned->estimate.lacking()) {
-    for (const std::string& probe : lacking.log()) {
-      info.add_notes(absl::StrCat(lacking.run(), " has no ", probe));
+    for (int i = 0; i < lacking.log_size(); ++i) {
+      info.add_notes(
+          absl::StrCat(lacking.run(), " has no ", lacking.log(i), ": ", lacking.reasons(i)));
     }
   }
   stored.set_request_sha256(hash);

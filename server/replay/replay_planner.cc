@@ -17,14 +17,6 @@ namespace {
 constexpr double kLoadBytesPerSecond = 500e6;
 constexpr double kLoadSeconds = 0.2;
 
-double LoadSeconds(const ReplayedRun& run) {
-  int64_t bytes = 0;
-  for (const v1::RecordedCheckpoint& checkpoint : run.recording.checkpoints()) {
-    bytes = std::max(bytes, checkpoint.bytes());
-  }
-  return kLoadSeconds + static_cast<double>(bytes) / kLoadBytesPerSecond;
-}
-
 bool CannotBeReplayed(const absl::Status& status) {
   return absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status);
 }
@@ -48,6 +40,16 @@ absl::Status CheckReplaySpec(const v1::ReplaySpec& spec) {
 }
 
 }  // namespace
+
+double ReadSeconds(const ReplayedRun& run) {
+  int64_t bytes = 0;
+  for (const v1::RecordedCheckpoint& checkpoint : run.recording.checkpoints()) {
+    bytes = std::max(bytes, checkpoint.bytes());
+  }
+  return static_cast<double>(bytes) / kLoadBytesPerSecond;
+}
+
+double LoadSeconds(const ReplayedRun& run) { return kLoadSeconds + ReadSeconds(run); }
 
 std::string ReplayedRun::name() const {
   return absl::StrCat(recording.experiment(), "@", recording.version());

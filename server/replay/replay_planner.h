@@ -65,6 +65,10 @@ struct PlannedReplay {
 
 struct PlanTotals;
 
+// Estimates: of loading a program and a checkpoint, and of reading another checkpoint.
+double LoadSeconds(const ReplayedRun& run);
+double ReadSeconds(const ReplayedRun& run);
+
 // InvalidArgument if the replay may not use as many workers as a plan has ranks.
 absl::Status CheckWorkers(const v1::ReplaySpec& spec, const ReplayedRun& run, size_t ranks);
 

@@ -118,3 +118,20 @@ class CheckpointQuestionsTest(unittest.TestCase):
 
 if __name__ == "__main__":
     unittest.main()
+        # The worker has the initial values when it reads this one.
+        answers, replay = self.ask("damaged", "--evaluate=holdout", "--workers=1")
+        self.assertEqual(replay["state"], "REPLAY_SUCCEEDED", replay)
+        self.assertEqual(sorted(answers["evaluation.loss", ""]), [0, 20])
+        self.assertEqual(answers["evaluation.loss", ""][20], self.cluster.job(job)[0]["evaluation"]["loss"])
+        self.assertTrue(any("rank-0.safetensors" in note for note in replay["notes"]), replay["notes"])
+
+    def test_an_estimate_counts_the_answers(self):
+        flags = ["--evaluate=holdout", "--log=confusion(lm_head, batch(targets))", "--log=norm(param(*))"]
+        asked = self.cluster.cli("replay", "one", "--at=checkpoints", *flags, "--estimate", "--json").stdout
+        estimate = json.loads(asked)
+        answers, replay = self.ask("one", *flags)
+        self.assertEqual(estimate["rows"], sum(map(len, answers.values())))
+        self.assertEqual(estimate["rows"], replay["rows"])
+        matrices = 5 * 256 * 256 * 8
+        self.assertGreater(estimate["bytes"], matrices)
+        self.assertLess(estimate["bytes"], 1.2 * matrices)

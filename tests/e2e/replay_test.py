@@ -202,9 +202,12 @@ class ReplayTest(unittest.TestCase):
         weight = "model.layers.1.input_layernorm.weight"
         rows, replay = self.cluster.replay("*", "--steps=0:5", f"--log=norm(grad({weight}))")
         self.assertEqual(replay["state"], "REPLAY_SUCCEEDED")
-        self.assertIn(f"small@1 has no norm(grad({weight}))", replay["notes"])
+        lacks = f"small@1 has no norm(grad({weight})): there is no gradient of '{weight}'; there are: "
+        self.assertTrue(any(note.startswith(lacks) for note in replay["notes"]), replay["notes"])
         self.assertTrue(any(note.startswith("none@1 has no recording") for note in replay["notes"]), replay["notes"])
         self.assertEqual({row["experiment"] for row in rows}, {"lm", "two"})
+        estimate = self.cluster.cli("replay", "*", "--steps=0:5", f"--log=norm(grad({weight}))", "--estimate").stdout
+        self.assertIn(lacks, estimate)
 
 
 class FaultTest(unittest.TestCase):

@@ -10,7 +10,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "client/cli/history/row_values.h"
 #include "client/cli/history/table_view.h"
@@ -39,8 +38,11 @@ std::string ReplayStateName(v1::ReplayState state) {
 std::string RenderNotes(const v1::ReplayEstimate& estimate) {
   std::string text;
   for (const v1::ReplayEstimate::Lacking& lacking : estimate.lacking()) {
-    absl::StrAppend(&text, Printable(lacking.run()), " has no ",
-                    Printable(absl::StrJoin(lacking.log(), ", ")), "\n");
+    for (int i = 0; i < lacking.log_size(); ++i) {
+      absl::StrAppend(&text, Printable(lacking.run()), " has no ", Printable(lacking.log(i)));
+      if (i < lacking.reasons_size()) absl::StrAppend(&text, ": ", Printable(lacking.reasons(i)));
+      absl::StrAppend(&text, "\n");
+    }
   }
   for (const std::string& note : estimate.notes()) absl::StrAppend(&text, Printable(note), "\n");
   return text;
