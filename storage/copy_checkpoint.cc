@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/sha256.h"
@@ -159,20 +160,35 @@ absl::StatusOr<CopiedCheckpoint> CopyCheckpoint(ObjectReader& from, const std::s
   const std::string to_manifest = JoinPath(to_folder, kManifestFile);
   const absl::StatusOr<std::string> there = ReadObject(to, to_manifest, kMaxManifestBytes);
   if (there.ok() && *there == *text) return result;
-  // It is of another checkpoint, and none from now on.
-  if (absl::Status s = there.ok() ? to.Delete(to_manifest) : there.status();
-      !s.ok() && !absl::IsNotFound(s)) {
-    return s;
+  if (!there.ok() && !absl::IsNotFound(there.status())) return there.status();
+  CopiedFiles none;
+  CopiedFiles& known = copied == nullptr ? none : *copied;
+  const auto is_copied = [&](const ManifestFile& file) {
+    const auto found = known.find(PathOf(to_folder, file));
+    return found != known.end() && found->second == file.sha256;
+  };
+  const bool goes_on =
+      !there.ok() &&
+      std::any_of(manifest->files.begin(), manifest->files.end(),
+                  [&](const ManifestFile& file) { return !file.shared && is_copied(file); });
+  if (!goes_on) {
+    // What is there is of another checkpoint, or of a copy that was interrupted. The manifest goes
+    // first: what is left if that is interrupted is no checkpoint.
+    absl::Status s = to.Delete(to_manifest);
+    if (s.ok()) s = to.Delete(to_folder);
+    if (!s.ok()) return s;
+    std::erase_if(known, [&](const auto& file) {
+      return absl::StartsWith(file.first, absl::StrCat(to_folder, "/"));
+    });
   }
   for (const ManifestFile& file : manifest->files) {
+    if (is_copied(file)) continue;
     const std::string to_name = PathOf(to_folder, file);
-    const std::pair<std::string, std::string> key(to_name, file.sha256);
-    if (copied != nullptr && copied->contains(key)) continue;
     const absl::StatusOr<int64_t> bytes =
         CopyFile(from, PathOf(from_folder, file), to, to_name, file, options);
     if (!bytes.ok()) return bytes.status();
     result.copied_bytes += *bytes;
-    if (copied != nullptr) copied->insert(key);
+    known[to_name] = file.sha256;
   }
   if (absl::Status s = CheckGoesOn(options); !s.ok()) return s;
   if (absl::Status s = to.PutIfAbsent(to_manifest, *text); !s.ok()) return s;

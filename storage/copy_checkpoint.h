@@ -3,9 +3,8 @@
 
 #include <cstdint>
 #include <functional>
-#include <set>
+#include <map>
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -30,9 +29,9 @@ struct CopiedCheckpoint {
   int64_t copied_bytes = 0;  // that were written
 };
 
-// Files that were copied: names in the target with the SHA-256 of their content. A copy that failed
-// and is tried again, and checkpoints that share files, do not copy these again.
-using CopiedFiles = std::set<std::pair<std::string, std::string>>;
+// The SHA-256 of files that were copied, by name in the target. A copy that failed and is tried
+// again, and checkpoints that share files, do not copy these again.
+using CopiedFiles = std::map<std::string, std::string>;
 
 // Copies the checkpoint in `from_folder`, its manifest last, in place of another one in
 // `to_folder`. Files may be compressed in `from`; they are not in `to` unless the options say so.
