@@ -13,6 +13,8 @@ from espalier.flor.record import read
 
 
 def _list(name: str | None) -> None:
+    if not (store.versions(check_name(name)) if name else store.experiments()):
+        print(f"{store.home()} has no recordings" + (f" of {name}" if name else ""))
     for experiment in [check_name(name)] if name else store.experiments():
         for version in store.versions(experiment):
             record, about = read(version), version.description()
@@ -28,19 +30,25 @@ def _list(name: str | None) -> None:
 
 def _list_spool(name: str | None, url: str) -> None:
     target = targets.open_target(url)
-    for experiment in [check_name(name)] if name else target.folders(""):
-        for number in spooling.numbers(target, experiment):
-            index = spooling.read_index(target, f"{experiment}/{number}")
-            described = target.read(f"{experiment}/{number}/version.json") if index and index.files else None
-            if index is None or described is None:
-                print(f"{experiment}@{number}  nothing is copied yet")
-                continue
-            about = json.loads(described)
-            sizes = [entry.size for name, entry in index.files.items() if name.startswith("checkpoints/")]
-            print(
-                f"{experiment}@{number}  {about['started']}  {len(sizes)} checkpoints, {sum(sizes) / 1e6:.1f} MB  "
-                f"{' '.join([about['script'], *about['arguments']])}"
-            )
+    found = [
+        (experiment, number)
+        for experiment in ([check_name(name)] if name else target.folders(""))
+        for number in spooling.numbers(target, experiment)
+    ]
+    if not found:
+        print(f"{url} has no recordings" + (f" of {name}" if name else ""))
+    for experiment, number in found:
+        index = spooling.read_index(target, f"{experiment}/{number}")
+        described = target.read(f"{experiment}/{number}/version.json") if index and index.files else None
+        if index is None or described is None:
+            print(f"{experiment}@{number}  nothing is copied yet")
+            continue
+        about = json.loads(described)
+        sizes = [entry.size for name, entry in index.files.items() if name.startswith("checkpoints/")]
+        print(
+            f"{experiment}@{number}  {about['started']}  {len(sizes)} checkpoints, {sum(sizes) / 1e6:.1f} MB  "
+            f"{' '.join([about['script'], *about['arguments']])}"
+        )
 
 
 def _chosen(text: str) -> tuple[str, int]:

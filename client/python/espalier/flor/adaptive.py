@@ -7,6 +7,11 @@ from dataclasses import dataclass
 RESTORE = 1.38  # restoring takes so much of the time of materialising, by FLOR's measurements
 
 
+def budget(epsilon: float, logging: float, elapsed: float) -> float:
+    """What of a budget is left to checkpoints if logging took so many of the seconds: a quarter of it at least."""
+    return max(epsilon - logging / max(elapsed, 1e-9), epsilon / 4)
+
+
 @dataclass
 class Costs:
     """What is known of a block. Times are means in seconds.
@@ -64,4 +69,4 @@ class Costs:
         return top_level and ratio < threshold * self.executions / (self.checkpoints + 1)
 
 
-__all__ = ["RESTORE", "Costs"]
+__all__ = ["RESTORE", "Costs", "budget"]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from espalier.flor import checkpoints, randomness, sources, store, values, writer
-from espalier.flor.adaptive import Costs
+from espalier.flor.adaptive import Costs, budget
 from espalier.flor.command_line import Flags
 from espalier.flor.messages import say
 from espalier.flor.runtime import Working
@@ -65,9 +65,11 @@ class Recorder(Working):
         self._journal = store.Journal(version.journal)
         self._costs: dict[str, Costs] = {}
         self._writer = writer.Writer(version.folder / "checkpoints", lambda: list(self._costs.values()))
+        self._journalling = 0.0  # seconds that logging has taken
         self._forced = False  # a block of this iteration has a checkpoint, so that the later ones get one
         self._said_full = self._closed = False
         self._iteration_began = 0.0
+        self._loop_began = time.monotonic()
         self._said_text: set[str] = set()
         self._began = time.monotonic()
         self._save_initial("process", ("python", "numpy"))
@@ -113,12 +115,14 @@ class Recorder(Working):
 
     def log(self, name: str, value: Any) -> None:
         """Records a value at this place."""
+        began = time.monotonic()
         encoded = values.encode(value)
         if values.is_text_of_object(encoded) and name not in self._said_text:
             self._said_text.add(name)
             say(f"log {name!r}: a {type(value).__name__} is stored as its text; log numbers, texts, arrays, lists")
         number = self.place.ordinal("log", name)
         self._add({"log": name, "at": self.place.at, "n": number, "value": encoded})
+        self._journalling += time.monotonic() - began
 
     def arg(self, name: str, default: Any, required: bool) -> Any:
         """An argument of the program, recorded."""
@@ -137,6 +141,8 @@ class Recorder(Working):
         self.main = label = self.place.label("loop", name)
         depth = self.place.depth
         self._iteration_began = time.monotonic()
+        if not self._costs:  # not what the program did before
+            self._loop_began, self._journalling = self._iteration_began, 0.0
         try:
             for index, value in enumerate(iterable):
                 self.place.enter_iteration(label, index, value)
@@ -158,8 +164,10 @@ class Recorder(Working):
             block = Block(f"@{label}", self.place.key, self.place.at, "", self._iteration_began)
             self._checkpoint(block, list(self.objects.values()), list(self.objects), frame, time.monotonic())
         self._add({"iteration": label, "index": index})
+        began = time.monotonic()
         self._flush_journal()
         self._iteration_began = time.monotonic()
+        self._journalling += self._iteration_began - began
 
     def _block_loop(self, name: str, iterable: Iterable[Any], probed: bool | None, frame: FrameType) -> Iterator[Any]:
         self._enter(name, sources.body_hash(frame, loop=True))
@@ -240,7 +248,8 @@ class Recorder(Working):
         if costs.executions % costs.stride:
             return False
         aligned = top_level and self._forced and self.main is not None
-        return aligned or costs.worthwhile(self.flags.EPSILON, top_level)
+        left = budget(self.flags.EPSILON, self._journalling, time.monotonic() - self._loop_began)
+        return aligned or costs.worthwhile(left, top_level)
 
     # The end.
 

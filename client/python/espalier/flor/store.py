@@ -29,6 +29,7 @@ from espalier.flor.trees import Array, Node, State
 from espalier.safetensors_io import load_file, save_file
 
 FORMAT = 1
+_one_line = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def home() -> Path:
@@ -127,7 +128,7 @@ class Journal:
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Adds a line, which flush writes."""
-        self._lines.append(json.dumps(line, separators=(",", ":")))
+        self._lines.append(_one_line(line))
 
     @property
     def pending(self) -> int:

@@ -84,6 +84,8 @@ def shown(encoded: Any) -> str:
     """An encoded value for a message."""
     value = decode(encoded)
     text = np.array2string(value, threshold=8) if isinstance(value, np.ndarray) else repr(value)
+    if isinstance(value, np.generic):  # 2.5, not np.float32(2.5)
+        text = str(value)
     return text if len(text) <= 200 else text[:200] + "..."
 
 

@@ -1,10 +1,12 @@
-"""Writing checkpoints on a thread of low priority, one at a time; what happens when the disk is full."""
+"""Writing checkpoints on a thread, one at a time; what happens when the disk is full.
+
+The thread has the program's priority: with a lower one it would hold the interpreter's lock, for which the training
+waits, while other programs compute.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -68,8 +70,6 @@ class Writer:
                 self._condition.wait()
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError, AttributeError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
         while True:
             with self._condition:
                 while self._order is None:

@@ -267,6 +267,12 @@ def test_the_joint_rule_bounds_the_overhead():
     assert checkpoints(1000, 16, 100) == 0
 
 
+def test_logging_counts_against_the_budget_and_leaves_a_quarter_of_it():
+    assert adaptive.budget(0.06, 0, 10) == 0.06
+    assert adaptive.budget(0.06, 0.2, 10) == pytest.approx(0.04)
+    assert adaptive.budget(0.06, 5, 10) == adaptive.budget(0.06, 0, 0) / 4 == 0.015
+
+
 def test_thinning_keeps_the_newest(tmp_path):
     (tmp_path / "block").mkdir()
     for number in range(7):
