@@ -223,21 +223,6 @@ TEST_F(ReplayTest, AReplayWaitsForWorkersLikeTheRecordedOnesAndSaysSo) {
   ExpectWhole(WaitForReplay(id));
 }
 
-TEST_F(ReplayTest, WhatCannotBeReplayedIsRefusedAtOnce) {
-  AddWorker();
-  Record();
-  v1::SubmitRequest off = Submission();
-  off.mutable_spec()->set_name("off");
-  off.mutable_spec()->mutable_record()->set_mode(v1::RecordOptions::OFF);
-  WaitForEnd(Submit(off));
-  const auto refusal = [&](const std::string& run, auto change) {
-    v1::StartReplayRequest request = Request(run);
-    change(request.mutable_spec());
-    v1::ReplayInfo replay;
-    const grpc::Status status = Begin(request, &replay);
-    EXPECT_FALSE(status.ok());
-    return status;
-  };
 TEST_F(ReplayTest, EvaluationsAreEstimatedByWhatWasMeasured) {
   AddWorker({.step = absl::Milliseconds(12), .evaluation_seconds = 0.5});
   Record("steps");
@@ -313,6 +298,21 @@ TEST_F(ReplayTest, AFullDiskFailsAReplayAndNothingElse) {
   ExpectWholeCurve(trained);
 }
 
+TEST_F(ReplayTest, WhatCannotBeReplayedIsRefusedAtOnce) {
+  AddWorker();
+  Record();
+  v1::SubmitRequest off = Submission();
+  off.mutable_spec()->set_name("off");
+  off.mutable_spec()->mutable_record()->set_mode(v1::RecordOptions::OFF);
+  WaitForEnd(Submit(off));
+  const auto refusal = [&](const std::string& run, auto change) {
+    v1::StartReplayRequest request = Request(run);
+    change(request.mutable_spec());
+    v1::ReplayInfo replay;
+    const grpc::Status status = Begin(request, &replay);
+    EXPECT_FALSE(status.ok());
+    return status;
+  };
   const auto nothing = [](v1::ReplaySpec*) {};
   EXPECT_EQ(refusal("tinny", nothing).error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(refusal("off", nothing).error_code(), grpc::StatusCode::FAILED_PRECONDITION);

@@ -337,10 +337,6 @@ std::unique_ptr<SegmentWork> RunningReplay::MakeWork(size_t number,
     replay_id = info_.id();
     segment = segments_[number].get();
   }
-    } else {
-      // Those that this try found done count, too.
-      const auto left = static_cast<int64_t>(segment->checkpoints.size());
-      shown.set_steps_done(shown.checkpoints() - left + progress.steps_done);
   auto on_progress = [this, segment, number](const SegmentProgress& progress) {
     absl::MutexLock lock(&mutex_);
     segment->progress = progress;
@@ -349,6 +345,10 @@ std::unique_ptr<SegmentWork> RunningReplay::MakeWork(size_t number,
     if (segment->kind == v1::ReplaySegment::TRAINING) {
       *shown.mutable_comparison() = progress.comparison;
       shown.mutable_comparison()->set_compared(segment->compared + progress.comparison.compared());
+    } else {
+      // Those that this try found done count, too.
+      const auto left = static_cast<int64_t>(segment->checkpoints.size());
+      shown.set_steps_done(shown.checkpoints() - left + progress.steps_done);
     }
     SumRows();
     publish_(info_, /*durable=*/false);

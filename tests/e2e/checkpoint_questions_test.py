@@ -114,10 +114,6 @@ class CheckpointQuestionsTest(unittest.TestCase):
         _, replay = self.ask("damaged", "--log=norm(param(*))")
         self.assertIn("step-10", json.dumps(replay))
         self.assertIn("rank-0.safetensors", json.dumps(replay))
-
-
-if __name__ == "__main__":
-    unittest.main()
         # The worker has the initial values when it reads this one.
         answers, replay = self.ask("damaged", "--evaluate=holdout", "--workers=1")
         self.assertEqual(replay["state"], "REPLAY_SUCCEEDED", replay)
@@ -135,3 +131,7 @@ if __name__ == "__main__":
         matrices = 5 * 256 * 256 * 8
         self.assertGreater(estimate["bytes"], matrices)
         self.assertLess(estimate["bytes"], 1.2 * matrices)
+
+
+if __name__ == "__main__":
+    unittest.main()
