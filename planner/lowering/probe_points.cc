@@ -20,6 +20,8 @@ namespace {
 constexpr char kGradSuffix[] = ".grad";
 constexpr char kLossScaleState[] = "espalier.loss_scale";
 constexpr size_t kNamesInErrors = 8;
+// Begins names of what only programs know.
+constexpr char kInternalPrefix[] = "espalier.";
 
 struct Box {
   Dims offset, dims;
@@ -74,13 +76,16 @@ bool Computes(const v1::Instruction& instruction) {
 
 }  // namespace
 
-std::string NoSuchTensor(absl::string_view kind, const std::string& name,
-                         const std::set<std::string>& names) {
+std::string NamesThatThereAre(const std::string& name, const std::set<std::string>& names) {
   std::vector<std::string> similar;
+  const bool internal = absl::StartsWith(name, kInternalPrefix);
+  std::vector<std::string> known;
   for (const std::string& other : names) {
+    if (internal || !absl::StartsWith(other, kInternalPrefix)) known.push_back(other);
+  }
+  for (const std::string& other : known) {
     if (absl::StrContains(other, name) || absl::StrContains(name, other)) similar.push_back(other);
   }
-  const std::vector<std::string> known(names.begin(), names.end());
   if (similar.empty()) similar = known;
   const std::string nearest = Nearest(name, known);
   if (!nearest.empty()) {
@@ -89,10 +94,15 @@ std::string NoSuchTensor(absl::string_view kind, const std::string& name,
   }
   const size_t all = similar.size();
   if (all > kNamesInErrors) similar.resize(kNamesInErrors);
+  if (similar.empty()) return "there are none";
   return absl::StrCat(
-      "there is no ", kind, " '", name, "'", similar.empty() ? "" : "; there are: '",
-      absl::StrJoin(similar, "', '"), similar.empty() ? "" : "'",
+      "there are: '", absl::StrJoin(similar, "', '"), "'",
       all > kNamesInErrors ? absl::StrCat(" and ", all - kNamesInErrors, " more") : "");
+}
+
+std::string NoSuchTensor(absl::string_view kind, const std::string& name,
+                         const std::set<std::string>& names) {
+  return absl::StrCat("there is no ", kind, " '", name, "'; ", NamesThatThereAre(name, names));
 }
 
 ProbePoints::ProbePoints(const Graph& graph, const std::vector<v1::Program>& programs) {
@@ -136,6 +146,15 @@ ProbePoints::ProbePoints(const Graph& graph, const std::vector<v1::Program>& pro
     values_.insert(value.name);
     if (!GradientTensor(value.name).empty()) gradients_.insert(value.name);
   }
+  for (const auto& [name, id] : graph.outputs) {
+    const std::string& value = graph.value(id).name;
+    if (!names.contains(name) && values_.contains(value)) outputs_.emplace(name, value);
+  }
+}
+
+const std::string& ProbePoints::ValueOf(const std::string& name) const {
+  const auto output = outputs_.find(name);
+  return output == outputs_.end() ? name : output->second;
 }
 
 std::set<std::string> ProbePoints::states(const std::string& parameter) const {
@@ -288,8 +307,14 @@ absl::StatusOr<ProbePoints::Places> ProbePoints::ChooseKept(const std::string& w
   return Choose(what, std::move(parts));
 }
 
-absl::StatusOr<ProbePoints::Places> ProbePoints::Value(const std::string& name) const {
-  if (!values_.contains(name)) return absl::NotFoundError(NoSuchTensor("value", name, values_));
+absl::StatusOr<ProbePoints::Places> ProbePoints::Value(const std::string& asked) const {
+  const std::string& name = ValueOf(asked);
+  if (!values_.contains(name) && parameters_.contains(name)) return Parameter(name);
+  if (!values_.contains(name)) {
+    std::set<std::string> names(values_);
+    for (const auto& [output, value] : outputs_) names.insert(output);
+    return absl::NotFoundError(NoSuchTensor("value", name, names));
+  }
   absl::StatusOr<Places> places = ChooseComputed(absl::StrCat("value(", name, ")"), name);
   if (!absl::IsFailedPrecondition(places.status())) return places;
   std::optional<Places> addends = ReportedAddends(name);
@@ -339,7 +364,8 @@ void ProbePoints::DivideByLossScale(Places* places) const {
   }
 }
 
-absl::StatusOr<ProbePoints::Places> ProbePoints::Gradient(const std::string& name) const {
+absl::StatusOr<ProbePoints::Places> ProbePoints::Gradient(const std::string& asked) const {
+  const std::string& name = gradients_.contains(asked) ? asked : ValueOf(asked);
   if (!gradients_.contains(name)) {
     return absl::NotFoundError(NoSuchTensor("gradient of", name, gradients_));
   }

@@ -2,6 +2,7 @@
 // it. Reading changes neither instructions nor memory, so a replayed step keeps its bits.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -26,7 +27,8 @@ class ProbePoints {
 
   ProbePoints(const Graph& graph, const std::vector<v1::Program>& programs);
 
-  // A tensor that is computed, once it is.
+  // A tensor that is computed, once it is, or a parameter before the step. Of this and the next, an
+  // output of the graph may have the output's name, such as "loss", unless a value has it.
   absl::StatusOr<Places> Value(const std::string& name) const;
   // The gradient of the loss with respect to a parameter or a computed tensor: of the whole batch,
   // without loss scaling, before clipping; with the penalties of regularizers.
@@ -40,12 +42,14 @@ class ProbePoints {
   // What a dataset's column brings.
   absl::StatusOr<Places> Batch(const std::string& column) const;
 
-  // Names that the methods above accept.
+  // Names of tensors that the methods above accept.
   const std::set<std::string>& values() const { return values_; }
   const std::set<std::string>& gradients() const { return gradients_; }
   const std::set<std::string>& parameters() const { return parameters_; }
   const std::set<std::string>& columns() const { return columns_; }
   std::set<std::string> states(const std::string& parameter) const;
+  // Values by the names of outputs.
+  const std::map<std::string, std::string>& outputs() const { return outputs_; }
 
  private:
   struct Write {
@@ -71,6 +75,8 @@ class ProbePoints {
   static Rank ReadAccesses(const v1::Program& program);
   // The instruction after which a buffer is whole; -1: none.
   static int Definition(const Rank& rank, int buffer);
+  // The value that is meant: `name`, or that of this output.
+  const std::string& ValueOf(const std::string& name) const;
   // Chooses parts that hold every element once. `what`: for errors.
   absl::StatusOr<Places> Choose(const std::string& what, std::vector<Part> parts) const;
   absl::StatusOr<Places> ChooseComputed(const std::string& what, const std::string& tensor) const;
@@ -84,10 +90,13 @@ class ProbePoints {
   void DivideByLossScale(Places* places) const;
 
   std::vector<Rank> ranks_;
+  std::map<std::string, std::string> outputs_;
   std::set<std::string> values_, gradients_, parameters_, columns_, tensors_, states_;
 };
 
-// "there is no parameter 'x'; similar ones: 'y', 'z'".
+// "there are: 'y', 'z' and 8 more", of `names` the most similar ones to `name`.
+std::string NamesThatThereAre(const std::string& name, const std::set<std::string>& names);
+// "there is no parameter 'x'; there are: 'y', 'z'".
 std::string NoSuchTensor(absl::string_view kind, const std::string& name,
                          const std::set<std::string>& names);
 

@@ -9,42 +9,10 @@
 namespace espalier {
 namespace {
 
-// The names that a target may mean, of those that there are.
-std::vector<ProbeTarget> Expand(const ProbeTarget& target, const ProbePoints& points) {
-  std::vector<ProbeTarget> found;
-  const auto add = [&](const std::set<std::string>& names) {
-    for (const std::string& name : names) {
-      if (!MatchesPattern(target.name, name)) continue;
-      ProbeTarget one = target;
-      one.name = name;
-      if (target.kind != ProbeTarget::kState) {
-        found.push_back(std::move(one));
-        continue;
-      }
-      for (const std::string& slot : points.states(name)) {
-        if (!MatchesPattern(target.slot, slot)) continue;
-        one.slot = slot;
-        found.push_back(one);
-      }
-    }
-  };
-  switch (target.kind) {
-    case ProbeTarget::kValue:
-      add(points.values());
-      break;
-    case ProbeTarget::kGrad:
-      add(points.gradients());
-      break;
-    case ProbeTarget::kParam:
-    case ProbeTarget::kUpdate:
-    case ProbeTarget::kState:
-      add(points.parameters());
-      break;
-    case ProbeTarget::kBatch:
-      add(points.columns());
-      break;
-  }
-  return found;
+std::set<std::string> OutputsOf(const ProbePoints& points) {
+  std::set<std::string> names;
+  for (const auto& [output, value] : points.outputs()) names.insert(output);
+  return names;
 }
 
 absl::StatusOr<ProbePoints::Places> PlacesOf(const ProbeTarget& target, const ProbePoints& points) {
@@ -66,6 +34,84 @@ absl::StatusOr<ProbePoints::Places> PlacesOf(const ProbeTarget& target, const Pr
 }
 
 }  // namespace
+
+std::vector<ProbeTarget> MatchingTargets(const ProbeTarget& target, const ProbePoints& points) {
+  std::vector<ProbeTarget> found;
+  const auto add = [&](const std::set<std::string>& names) {
+    for (const std::string& name : names) {
+      if (!MatchesPattern(target.name, name)) continue;
+      ProbeTarget one = target;
+      one.name = name;
+      if (target.kind != ProbeTarget::kState) {
+        found.push_back(std::move(one));
+        continue;
+      }
+      for (const std::string& slot : points.states(name)) {
+        if (!MatchesPattern(target.slot, slot)) continue;
+        one.slot = slot;
+        found.push_back(one);
+      }
+    }
+  };
+  switch (target.kind) {
+    case ProbeTarget::kValue:
+      add(points.values());
+      if (found.empty()) add(OutputsOf(points));
+      break;
+    case ProbeTarget::kGrad:
+      add(points.gradients());
+      break;
+    case ProbeTarget::kParam:
+    case ProbeTarget::kUpdate:
+    case ProbeTarget::kState:
+      add(points.parameters());
+      break;
+    case ProbeTarget::kBatch:
+      add(points.columns());
+      break;
+  }
+  return found;
+}
+
+absl::Status NothingMatches(const ProbeTarget& target, const ProbePoints& points) {
+  std::set<std::string> names;
+  std::string kind;
+  switch (target.kind) {
+    case ProbeTarget::kValue:
+      kind = "value";
+      names = points.values();
+      names.merge(OutputsOf(points));
+      break;
+    case ProbeTarget::kGrad:
+      kind = "gradient";
+      names = points.gradients();
+      break;
+    case ProbeTarget::kBatch:
+      kind = "column";
+      names = points.columns();
+      break;
+    case ProbeTarget::kParam:
+    case ProbeTarget::kUpdate:
+      kind = "parameter";
+      names = points.parameters();
+      break;
+    case ProbeTarget::kState:
+      kind = "optimizer state";
+      for (const std::string& parameter : points.parameters()) {
+        for (const std::string& slot : points.states(parameter)) {
+          names.insert(absl::StrCat(parameter, ", ", slot));
+        }
+      }
+      if (names.empty()) return absl::NotFoundError("the job's optimizer has no state");
+      break;
+  }
+  return absl::NotFoundError(
+      absl::StrCat("no ", kind, " matches; ",
+                   NamesThatThereAre(target.kind == ProbeTarget::kState
+                                         ? absl::StrCat(target.name, ", ", target.slot)
+                                         : target.name,
+                                     names)));
+}
 
 absl::StatusOr<std::vector<ProbeExpression>> ParseProbes(const std::vector<std::string>& texts) {
   std::vector<ProbeExpression> probes;
@@ -89,11 +135,11 @@ absl::StatusOr<FoundProbes> FindProbes(const std::vector<ProbeExpression>& probe
     std::vector<ProbeExpression> named;
     const bool any = probe.targets.size() == 1 && probe.targets[0].has_wildcard();
     if (any) {
-      for (ProbeTarget& target : Expand(probe.targets[0], points)) {
+      for (ProbeTarget& target : MatchingTargets(probe.targets[0], points)) {
         named.push_back({{std::move(target)}, probe.reduction});
       }
       if (named.empty()) {
-        found.lacking.emplace_back(ToString(probe), absl::NotFoundError("no name matches"));
+        found.lacking.emplace_back(ToString(probe), NothingMatches(probe.targets[0], points));
       }
     } else {
       named.push_back(probe);

@@ -30,6 +30,12 @@ struct FoundProbes {
   std::vector<std::pair<std::string, absl::Status>> lacking;
 };
 
+// The names that a target with wildcards may mean, of those that there are: of values before those
+// of outputs, which are values, too.
+std::vector<ProbeTarget> MatchingTargets(const ProbeTarget& target, const ProbePoints& points);
+// The error if there are none.
+absl::Status NothingMatches(const ProbeTarget& target, const ProbePoints& points);
+
 // Finds the probes in programs of `ranks` ranks. Errors are those of ProbePoints except NotFound,
 // and FailedPrecondition of what a wildcard matches.
 absl::StatusOr<FoundProbes> FindProbes(const std::vector<ProbeExpression>& probes,
