@@ -18,11 +18,11 @@ from language_models import train  # noqa: E402
 PROMTOOL = "/usr/bin/promtool"
 # All of /metrics after some requests, without "espalier_".
 METRICS = {
-    "gauge": "jobs jobs_checkpoints_paused data_folder_present workers models num_requests_running num_requests_waiting num_requests_waiting_by_reason"
+    "gauge": "jobs jobs_checkpoints_paused spool_pending_checkpoints data_folder_present workers models num_requests_running num_requests_waiting num_requests_waiting_by_reason"
     " kv_cache_usage_ratio kv_cache_bytes cache_config_info spec_decode_ssm_active"
     " spec_decode_ssm_kv_cache_usage_ratio",
     "counter": "grpc_requests_total job_steps_total job_batches_pushed_total checkpoints_total job_attempts_total workers_lost_total"
-    " checkpoints_skipped_total checkpoints_damaged_total store_errors_total prompt_tokens_total"
+    " checkpoints_skipped_total checkpoints_damaged_total spooled_checkpoints_total spooled_bytes_total spool_errors_total store_errors_total prompt_tokens_total"
     " prompt_tokens_cached_total prompt_tokens_by_source_total"
     " prompt_tokens_computed_total generation_tokens_total engine_steps_total num_preemptions_total"
     " spec_decode_num_drafts_total spec_decode_num_draft_tokens_total"

@@ -1,0 +1,121 @@
+"""Checkpoints are copied to a second store while a job trains, and replayed from there when the first one lacks them."""
+import glob
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cluster import PROGRAMS  # noqa: E402
+from spooled_runs import STEPS, SpoolCluster, checkpoints, named  # noqa: E402
+
+
+class SpoolTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = self.enterContext(tempfile.TemporaryDirectory())
+        self.spool = f"{self.folder}/copies"
+
+    def cluster(self, **options):
+        return self.enterContext(SpoolCluster(self.spool, **options))
+
+    def test_what_was_removed_is_replayed_from_its_copy(self):
+        cluster = self.cluster(workers=2)
+        kept = cluster.record("all")
+        cluster.record("lm", "--record-keep=2")
+        for run in ("all", "lm"):
+            cluster.wait_until_spooled(run, range(10, STEPS + 1, 10))
+        cluster.wait(lambda: checkpoints(cluster, "lm")["stored"] == [STEPS - 10, STEPS], 20, "the limit is kept")
+        self.assertEqual(checkpoints(cluster, "all")["stored"], list(range(10, STEPS + 1, 10)))
+        # State, without workers; steps, from a copy on, to the bit; both like the run that has all its checkpoints.
+        for flags in (["--at=checkpoints", "--log=norm(param(model.norm.weight))"],
+                      ["--steps=25:38", "--log=norm(grad(model.norm.weight))"]):
+            name = flags[-1].split("(", 1)[1].rstrip(")") + ")"
+            rows, replay = cluster.replay("lm", *flags)
+            self.assertEqual(replay["state"], "REPLAY_SUCCEEDED", replay)
+            expected, _ = cluster.replay("all", *flags)
+            self.assertGreater(len(rows), 6)
+            self.assertEqual(named(rows, name, "norm"), named(expected, name, "norm"))
+            for segment in replay["segments"]:
+                self.assertTrue(segment.get("comparison", {"bits": True})["bits"])
+        # Nothing is left of what was read.
+        self.assertEqual(glob.glob(f"{cluster.folder}/data/checkpoints/job-*/fetched/**/*.safetensors", recursive=True), [])
+        self.assertIn(f"copy in {self.spool}", cluster.cli("runs", "get", "lm@1").stdout)
+        metrics = cluster.get("/metrics")[1]
+        self.assertIn("espalier_spooled_checkpoints_total 12", metrics)
+        self.assertIn("espalier_spool_pending_checkpoints 0", metrics)
+        # A copy that is damaged, and one that is gone, are named, and earlier ones are used.
+        copies = sorted(glob.glob(f"{self.spool}/job-*/attempt-1/step-30-*/rank-0.safetensors*"))
+        self.assertEqual(len(copies), 2)
+        damaged = next(path for path in copies if f"/{kept}/" not in path)
+        with open(damaged, "r+b") as file:
+            file.seek(os.path.getsize(damaged) // 2)
+            file.write(b"????")
+        rows, replay = cluster.replay("lm", "--steps=32:38", "--log=norm(grad(model.norm.weight))")
+        self.assertEqual((replay["state"], len(rows)), ("REPLAY_SUCCEEDED", 6), replay)
+        self.assertTrue(any("step-30-attempt-1" in note for note in replay["notes"]), replay["notes"])
+        # A deleted job's copies go.
+        other = next(name for name in os.listdir(self.spool) if name not in (kept, ".espalier-owner"))
+        cluster.cli("jobs", "delete", other)
+        cluster.wait(lambda: not os.path.exists(f"{self.spool}/{other}"), 20, "the copies are removed")
+        self.assertTrue(os.path.exists(f"{self.spool}/{kept}"))
+
+    def test_a_killed_coordinator_goes_on_copying(self):
+        cluster = self.cluster(workers=1)
+        job = cluster.submit("lm", "--record=every:5", steps=200)
+        cluster.wait(lambda: glob.glob(f"{self.spool}/{job}/attempt-1/*/manifest.json"), 60, "one is copied")
+        for _ in range(3):
+            cluster.daemon.send_signal(signal.SIGKILL)
+            cluster.daemon.wait()
+            cluster.start_daemon()
+            time.sleep(0.7)
+        self.assertEqual(cluster.wait_for_job(job)["state"].upper(), "SUCCEEDED")
+        wanted = checkpoints(cluster, "lm")["stored"]
+        self.assertGreater(len(wanted), 20)
+        cluster.wait_until_spooled("lm", wanted)
+        # Copies are the same bytes, and nothing else is there.
+        for copy in glob.glob(f"{self.spool}/{job}/*/*/*"):
+            original = copy.replace(self.spool, f"{cluster.folder}/data/checkpoints").removesuffix(".zst")
+            with open(original, "rb") as file:
+                content = file.read()
+            if copy.endswith(".zst"):
+                found = subprocess.run(["zstd", "-dc", copy], check=True, capture_output=True).stdout
+            else:
+                with open(copy, "rb") as file:
+                    found = file.read()
+            self.assertTrue(found == content, copy)
+
+    def test_a_spool_that_is_away_is_said_and_does_not_stop_the_training(self):
+        cluster = self.cluster(workers=1)
+        os.rename(self.spool, f"{self.folder}/unmounted")
+        job = cluster.record("lm")
+        _, _, messages = cluster.job(job)
+        said = [message for message in messages if "checkpoints cannot be copied to" in message]
+        self.assertEqual(len(said), 1, messages)
+        self.assertIn("is its disk mounted?", said[0])
+        self.assertFalse(os.path.exists(self.spool))
+        self.assertEqual(checkpoints(cluster, "lm")["spooled"], [])
+        os.rename(f"{self.folder}/unmounted", self.spool)
+        cluster.wait_until_spooled("lm", range(10, STEPS + 1, 10), seconds=90)
+        cluster.wait(lambda: any("are copied to" in message for message in cluster.job(job)[2]), 20, "it says so")
+
+    def test_places_that_cannot_be_spools_are_refused(self):
+        self.cluster(workers=0)
+
+        def refused(data, spool):
+            done = subprocess.run([PROGRAMS["espalierd"], "--listen=127.0.0.1:0", "--http-listen=", f"--data-dir={data}",
+                                   f"--spool={spool}"], capture_output=True, text=True, timeout=60)
+            self.assertNotEqual(done.returncode, 0)
+            return done.stderr
+
+        self.assertIn("another coordinator's jobs", refused(f"{self.folder}/other", self.spool))
+        for inside in ("", "/checkpoints", "/checkpoints/copies"):
+            self.assertIn("where the originals are", refused(f"{self.folder}/data", f"{self.folder}/data{inside}"))
+        self.assertIn("where the originals are", refused(f"{self.folder}/data", f"{self.folder}/."))
+        self.assertIn("must be writable", refused(f"{self.folder}/third", "/proc/copies"))
+
+
+if __name__ == "__main__":
+    unittest.main()
