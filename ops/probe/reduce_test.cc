@@ -413,9 +413,9 @@ TEST(ProbeReduce, PartsThatDoNotCoverTheTensorOnceAreRefused) {
   for (const char* reduction : {"full", "norm", "std", "max", "histogram(2)", "histogram(2, 0, 9)",
                                 "quantiles", "sample(2)", "top_k(2)"}) {
     const auto finish = [&](const std::vector<Region>& regions) {
-      return Finish(Parsed(reduction), PartsOf(tensor, reduction, regions, 2), false)
-          .status()
-          .message();
+      return std::string(Finish(Parsed(reduction), PartsOf(tensor, reduction, regions, 2), false)
+                             .status()
+                             .message());
     };
     EXPECT_EQ(finish({top, bottom}), "");
     EXPECT_THAT(finish({top}), HasSubstr("4 of the tensor's 8 elements")) << reduction;
