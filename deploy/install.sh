@@ -23,7 +23,7 @@ build=(
 tests=(
   libonnx-dev python3-onnx python3-grpcio python3-protobuf python3-numpy python3-torch python3-venv
   python3-jsonschema python3-yaml
-  prometheus clang-format iso-codes etcd-server
+  prometheus clang-format iso-codes etcd-server zstd
 )
 
 packages=("${build[@]}")
