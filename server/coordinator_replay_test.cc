@@ -94,6 +94,16 @@ class ReplayTest : public CoordinatorFixture {
     })) << replay.DebugString();
     return replay;
   }
+  // A graph that squares a parameter of the job.
+  v1::ReplayGraph Squares() {
+    GraphBuilder builder(coordinator_->operators(), "squares");
+    const ValueId head = builder.Input("param(head)", DType::kF32, {256, -1});
+    builder.Output("y", builder.Op("multiply", {head, head}));
+    v1::ReplayGraph squares;
+    squares.set_name("squares");
+    *squares.mutable_graph() = ToProto(*builder.Build());
+    return squares;
+  }
   void ExpectWhole(const v1::ReplayInfo& replay) {
     EXPECT_EQ(replay.state(), v1::REPLAY_SUCCEEDED) << replay.DebugString();
     for (const v1::ReplaySegment& segment : replay.segments()) {
@@ -177,7 +187,9 @@ TEST_F(ReplayTest, ARestartedCoordinatorGoesOn) {
   const std::string before = Start(Request("tiny"));
   ExpectWhole(WaitForReplay(before));
   worker.Stall();
-  const std::string id = Start(Request("tiny"));
+  v1::StartReplayRequest request = Request("tiny");
+  *request.mutable_spec()->add_graphs() = Squares();
+  const std::string id = Start(request);
   ASSERT_TRUE(Eventually([&] { return Get(id).state() == v1::REPLAY_RUNNING; }));
   const std::string address = coordinator_->grpc_address();
   worker.Unstall();
@@ -185,6 +197,9 @@ TEST_F(ReplayTest, ARestartedCoordinatorGoesOn) {
   StartCoordinator(address);
   const v1::ReplayInfo replay = WaitForReplay(id);
   EXPECT_EQ(replay.state(), v1::REPLAY_SUCCEEDED) << replay.DebugString();
+  ASSERT_THAT(replay.spec().graphs(), SizeIs(1));
+  EXPECT_EQ(replay.spec().graphs(0).name(), "squares");
+  EXPECT_FALSE(replay.spec().graphs(0).has_graph()) << "lists and watches are short";
   EXPECT_EQ(Get(before).state(), v1::REPLAY_SUCCEEDED);
 }
 
@@ -322,6 +337,14 @@ TEST_F(ReplayTest, WhatCannotBeReplayedIsRefusedAtOnce) {
               HasSubstr("log[0]"));
   EXPECT_EQ(refusal("tiny", [](v1::ReplaySpec* spec) { spec->add_log("no.such"); }).error_code(),
             grpc::StatusCode::NOT_FOUND);
+  EXPECT_THAT(refusal("tiny",
+                      [](v1::ReplaySpec* spec) {
+                        v1::ReplayGraph* graph = spec->add_graphs();
+                        graph->set_name("many");
+                        graph->set_onnx(std::string(2 << 20, 'x'));
+                      })
+                  .error_message(),
+              HasSubstr("graphs: 1 of 2097"));
   EXPECT_THAT(List(), SizeIs(0));
 }
 

@@ -47,18 +47,19 @@ std::string PresetNames() {
                        [](std::string* out, const auto& p) { out->append(p.first); });
 }
 
+}  // namespace
+
 absl::StatusOr<v1::Graph> ReadGraph(const std::string& path) {
   auto bytes = ReadFile(path);
   if (!bytes.ok()) return bytes.status();
   v1::Graph graph;
   if (!graph.ParseFromString(*bytes) || graph.nodes_size() == 0) {
-    return UsageError(
-        absl::StrCat(path, " holds no graph; accepted: a binary espalier.v1.Graph with nodes"));
+    return UsageError(absl::StrCat(Printable(path),
+                                   " holds no graph; accepted: a binary "
+                                   "espalier.v1.Graph with nodes"));
   }
   return graph;
 }
-
-}  // namespace
 
 std::vector<FlagSpec> ModelFlags() {
   std::vector<FlagSpec> flags = {

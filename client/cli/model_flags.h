@@ -24,6 +24,9 @@ struct ModelChoice {
 // ModelConfig.
 absl::StatusOr<ModelChoice> ChooseModel(const ParsedFlags& flags, bool byte_tokenizer = true);
 
+// The graph in a file, as --graph names it. Usage errors name the file.
+absl::StatusOr<v1::Graph> ReadGraph(const std::string& path);
+
 // Parses "PRESET", "KEY=VALUE,..." or "PRESET,KEY=VALUE,...".
 absl::StatusOr<LlamaConfig> ParseLlama(absl::string_view text);
 

@@ -69,11 +69,6 @@ class StateNames {
   std::set<std::string> parameters_, states_;
 };
 
-std::string TensorOf(const ProbeTarget& target) {
-  return target.kind == ProbeTarget::kState ? absl::StrCat(target.name, ".", target.slot)
-                                            : target.name;
-}
-
 TensorSpec SpecOfBuffer(const v1::Buffer& buffer) {
   const v1::TensorSpec& message = buffer.spec();
   TensorSpec spec = TensorSpec::Whole(
@@ -118,6 +113,11 @@ bool AnsweredByCheckpoint(const ProbeExpression& probe) {
   return std::all_of(probe.targets.begin(), probe.targets.end(), [](const ProbeTarget& target) {
     return target.kind == ProbeTarget::kParam || target.kind == ProbeTarget::kState;
   });
+}
+
+std::string TensorOf(const ProbeTarget& target) {
+  return target.kind == ProbeTarget::kState ? absl::StrCat(target.name, ".", target.slot)
+                                            : target.name;
 }
 
 absl::StatusOr<CheckpointAnswers> CheckpointAnswers::Make(

@@ -21,6 +21,8 @@ namespace espalier {
 
 // Whether all that the probe reads is in a checkpoint: param(...) and state(...).
 bool AnsweredByCheckpoint(const ProbeExpression& probe);
+// The name under which a checkpoint has a target of param(...) or state(...).
+std::string TensorOf(const ProbeTarget& target);
 
 // The answers for step n are those that a replay of step n gives, from the checkpoint of n steps:
 // both are the values before that step. Immutable.

@@ -1,13 +1,11 @@
 #include "server/replay/derived_values.h"
 
 #include <algorithm>
-#include <cstring>
 #include <set>
 
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
 #include "ops/probe/reduce.h"
-#include "ops/tensor/half_conversion.h"
 #include "ops/tensor/view.h"
 #include "server/replay/evaluate_nodes.h"
 #include "server/replay/source_rows.h"
@@ -16,30 +14,6 @@ namespace espalier {
 namespace {
 
 constexpr int64_t kMostSourceBytes = 256 << 20;
-
-// The elements of a row's tensor in the type of the original value: of 16 bits if the plan computes
-// so.
-absl::StatusOr<std::string> ElementsAs(const v1::TensorValue& tensor, const TensorType& type,
-                                       const std::string& name) {
-  const DType dtype = FromProto(tensor.dtype());
-  const Dims dims(tensor.dims().begin(), tensor.dims().end());
-  if (dims == type.dims &&
-      tensor.data().size() == static_cast<size_t>(TensorSpec::Whole({dtype, dims}).bytes())) {
-    if (dtype == type.dtype) return tensor.data();
-    if (IsNarrow(dtype) && type.dtype == DType::kF32) {
-      std::string wide(static_cast<size_t>(type.bytes()), '\0');
-      for (int64_t i = 0; i < NumElements(dims); ++i) {
-        uint16_t bits = 0;
-        std::memcpy(&bits, tensor.data().data() + i * 2, sizeof(bits));
-        const float element = NarrowToF32(dtype, bits);
-        std::memcpy(wide.data() + i * 4, &element, sizeof(element));
-      }
-      return wide;
-    }
-  }
-  return absl::InternalError(absl::StrCat("'", name, "' is ", ToString(TensorType{dtype, dims}),
-                                          ", in the model ", ToString(type)));
-}
 
 absl::StatusOr<v1::ProbePart> WholePart(const Reduction& reduction, const TensorType& type,
                                         std::string elements) {
@@ -182,9 +156,12 @@ std::vector<ProbeExpression> DerivedValues::probes() const {
   return probes;
 }
 
-int64_t DerivedValues::Elements(const ProbeExpression& probe) const {
-  const ValueId value = graph_.FindValue(probe.targets[0].name);
-  return value == kNoValue ? 0 : NumElements(graph_.value(value).type.dims);
+std::optional<TensorType> DerivedValues::TypeOf(const ProbeExpression& probe) const {
+  const ProbeTarget& target = probe.targets[0];
+  const ValueId value =
+      target.kind == ProbeTarget::kValue ? graph_.FindValue(target.name) : kNoValue;
+  if (value == kNoValue) return std::nullopt;
+  return graph_.value(value).type;
 }
 
 absl::StatusOr<std::vector<v1::HistoryRow>> DerivedValues::Complete(

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -50,8 +51,8 @@ class DerivedValues {
   const std::vector<ProbeExpression>& sources() const { return sources_; }
   // Names of the values that probes() read and the programs do not have.
   const std::set<std::string>& values() const { return values_; }
-  // Of what one of probes() reads, or 0 if that is not a value of the graph.
-  int64_t Elements(const ProbeExpression& probe) const;
+  // Of what one of probes() reads; nullopt if that is not a value of the graph.
+  std::optional<TensorType> TypeOf(const ProbeExpression& probe) const;
 
   // Takes the rows of a step, of the other probes and sources(), in this order. Returns them
   // without those of sources(), and with the answers to probes(). `training`: the step is one of

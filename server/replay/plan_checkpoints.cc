@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "server/replay/checkpoint_answers.h"
 #include "server/replay/checkpoint_evaluations.h"
 #include "server/replay/plan_totals.h"
@@ -17,6 +18,8 @@ namespace {
 // step that its forward pass takes.
 constexpr double kCheckpointSeconds = 0.01;
 constexpr double kForwardPart = 1.0 / 3;
+
+constexpr size_t kCheckpointsInError = 20;
 
 // Of one segment of one worker, in seconds.
 struct CheckpointCosts {
@@ -62,6 +65,23 @@ double SecondsOfEvaluation(const std::vector<v1::StepReport>& validations, const
   return of_batch * static_cast<double>(batches);
 }
 
+// None of the run's is among the steps that are asked for.
+absl::Status NoCheckpoint(v1::ReplaySegment asked, const ReplayedRun& run) {
+  const std::string steps = absl::StrCat(
+      "steps ", asked.first_step(), ":", asked.end_step(),
+      run.logged.every > 1 ? absl::StrCat(", every ", run.logged.every) : std::string());
+  asked.set_first_step(0);
+  asked.set_end_step(run.recording.job().steps_done() + 1);
+  std::vector<int64_t> all = run.CheckpointsOf(asked, 1);
+  const size_t count = all.size();
+  if (count > kCheckpointsInError) all.resize(kCheckpointsInError);
+  return absl::InvalidArgumentError(absl::StrCat(
+      steps, ": ", run.name(), " has no checkpoint there; ",
+      all.empty() ? "it has none"
+                  : absl::StrCat("it has those of the steps ", absl::StrJoin(all, ", ")),
+      count > all.size() ? absl::StrCat(" and ", count - all.size(), " more") : std::string()));
+}
+
 // Chooses the checkpoints of a replay, and cuts them into at most so many segments. Returns how
 // many they are.
 absl::StatusOr<int64_t> AddSegments(const v1::ReplaySpec& spec, const ReplayedRun& run,
@@ -73,6 +93,7 @@ absl::StatusOr<int64_t> AddSegments(const v1::ReplaySpec& spec, const ReplayedRu
   whole.set_first_step(run.logged.first);
   whole.set_end_step(run.logged.end);
   std::vector<int64_t> chosen = run.CheckpointsOf(whole, run.logged.every);
+  if (chosen.empty()) return NoCheckpoint(whole, run);
   if (spec.segments() > 0) {
     const absl::StatusOr<LoggedSteps> part =
         PartOfSteps({0, static_cast<int64_t>(chosen.size()), 1}, spec.segment(), spec.segments());
@@ -102,9 +123,9 @@ absl::StatusOr<int64_t> AddSegments(const v1::ReplaySpec& spec, const ReplayedRu
 absl::Status ReplayPlanner::AddCheckpoints(const v1::ReplaySpec& spec, ReplayedRun* run,
                                            PlanTotals* totals) const {
   const bool evaluates = spec.evaluate_holdout() || spec.has_evaluate();
-  for (const ProbeExpression& probe : totals->probes) {
+  for (const ProbeExpression& probe : totals->asked.probes) {
     if (AnsweredByCheckpoint(probe)) {
-      run->state_probes.push_back(probe);
+      run->state_questions.probes.push_back(probe);
     } else if (IsOfTraining(probe)) {
       return absl::InvalidArgumentError(absl::StrCat("log: ", ToString(probe),
                                                      ": gradients and updates are of steps, which "
@@ -112,26 +133,41 @@ absl::Status ReplayPlanner::AddCheckpoints(const v1::ReplaySpec& spec, ReplayedR
     } else if (!evaluates) {
       return absl::InvalidArgumentError(
           absl::StrCat("log: ", ToString(probe),
-                       ": checkpoints have parameters and optimizer state; name the examples to "
-                       "compute it for: --evaluate=holdout, or a dataset"));
+                       ": checkpoints have parameters and optimizer state, param(...) and "
+                       "state(...); name the examples to compute other values for: "
+                       "--evaluate=holdout, or a dataset"));
     } else {
       run->evaluation_probes.push_back(probe);
     }
   }
-  if (run->state_probes.empty() && !evaluates) {
+  for (const GraphFragment& fragment : totals->asked.fragments) {
+    for (const GraphFragment::Input& input : fragment.inputs) {
+      if (AnsweredByCheckpoint(input.source)) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("graph '", fragment.name, "': its input '", input.name,
+                       "' is not in checkpoints, which have param(...) and state(...); without "
+                       "--at=checkpoints, steps are trained again, which have it"));
+    }
+    run->state_questions.fragments.push_back(fragment);
+  }
+  const bool reads_state =
+      !run->state_questions.probes.empty() || !run->state_questions.fragments.empty();
+  if (!reads_state && !evaluates) {
     return absl::InvalidArgumentError(
-        "at_checkpoints: nothing is asked; log param(...) or state(...), or evaluate examples");
+        "checkpoints: nothing is asked of them; log param(...) or state(...), or evaluate "
+        "examples");
   }
   // Any plan can read any checkpoint.
   const v1::Plan& plan = run->recording.attempts().rbegin()->plan();
   absl::StatusOr<std::unique_ptr<ReplayProgram>> made =
-      ReplayProgram::Make(tools_, run->spec, plan, run->state_probes);
+      ReplayProgram::Make(tools_, run->spec, plan, run->state_questions);
   if (made.ok()) run->state_program = *std::move(made);
   // Otherwise tensors are read as one worker holds them.
   if (!made.ok() && !absl::IsFailedPrecondition(made.status())) return made.status();
-  if (!run->state_probes.empty()) {
+  if (reads_state) {
     if (run->state_program != nullptr) {
-      totals->AddNames(run->state_probes, run->state_program->probes(), run->name());
+      totals->AddNames(run->state_questions.probes, run->state_program->probes(), run->name());
+      totals->AddFragments(run->state_program->questions(), run->name());
     }
     const absl::StatusOr<int64_t> read =
         AddSegments(spec, *run, v1::ReplaySegment::STATE, 1, 0,

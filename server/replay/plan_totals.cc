@@ -1,6 +1,8 @@
 #include "server/replay/plan_totals.h"
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -58,18 +60,30 @@ int64_t ElementsRead(const NamedProbe& probe, const ReplayProgram& program) {
 }  // namespace
 
 void PlanTotals::AddRows(const ReplayProgram& program, int64_t steps) {
+  const std::vector<NamedProbe>& read = program.probes().probes;
+  const DerivedValues& derived = program.questions().probes.derived;
+  std::vector<std::pair<ProbeExpression, int64_t>> rows;  // with elements of what is read
+  // The last are sources, which are no answers.
+  for (size_t i = 0; i + derived.sources().size() < read.size(); ++i) {
+    rows.emplace_back(read[i].probe, ElementsRead(read[i], program));
+  }
+  for (const ProbeExpression& probe : derived.probes()) {
+    const std::optional<TensorType> type = derived.TypeOf(probe);
+    rows.emplace_back(probe, type.has_value() ? NumElements(type->dims) : 0);
+  }
+  const GraphFragments& fragments = program.questions().fragments;
+  for (const ProbeExpression& source : fragments.sources()) {
+    const auto last = std::find_if(rows.rbegin(), rows.rend(),
+                                   [&](const auto& row) { return row.first == source; });
+    if (last != rows.rend()) rows.erase(std::next(last).base());
+  }
   const auto add = [&](const Reduction& reduction, int64_t elements) {
     estimate.set_rows(estimate.rows() + steps);
     estimate.set_bytes(estimate.bytes() + steps * BytesOfRow(reduction, elements));
   };
-  const std::vector<NamedProbe>& read = program.probes().probes;
-  const DerivedValues& derived = program.derived();
-  // The last are sources, which are no answers.
-  for (size_t i = 0; i + derived.sources().size() < read.size(); ++i) {
-    add(read[i].probe.reduction, ElementsRead(read[i], program));
-  }
-  for (const ProbeExpression& probe : derived.probes()) {
-    add(probe.reduction, derived.Elements(probe));
+  for (const auto& [probe, elements] : rows) add(probe.reduction, elements);
+  for (const auto& [name, type] : fragments.answers()) {
+    add(Reduction{Reduction::kFull}, NumElements(type.dims));
   }
 }
 
@@ -108,12 +122,28 @@ void PlanTotals::AddNames(const std::vector<ProbeExpression>& asked, const Found
   for (const auto& [probe, why] : found.lacking) {
     names.add_log(probe);
     names.add_reasons(std::string(why.message()));
-    lacking[probe] = std::string(why.message());
+    lacking[probe] = absl::NotFoundError(absl::StrCat("log: ", probe, ": ", why.message()));
   }
   for (const ProbeExpression& probe : asked) {
     const std::string text = ToString(probe);
     if (std::find(names.log().begin(), names.log().end(), text) == names.log().end()) {
       known.insert(text);
+    }
+  }
+  if (!names.log().empty()) *estimate.add_lacking() = std::move(names);
+}
+
+void PlanTotals::AddFragments(const ProgramQuestions& questions, const std::string& run) {
+  v1::ReplayEstimate::Lacking names;
+  names.set_run(run);
+  for (const auto& [name, why] : questions.lacking_fragments) {
+    names.add_log(name);
+    names.add_reasons(std::string(why.message()));
+    lacking[name] = why;
+  }
+  for (const GraphFragment& fragment : asked.fragments) {
+    if (std::find(names.log().begin(), names.log().end(), fragment.name) == names.log().end()) {
+      known.insert(fragment.name);
     }
   }
   if (!names.log().empty()) *estimate.add_lacking() = std::move(names);

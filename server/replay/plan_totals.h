@@ -14,13 +14,14 @@
 namespace espalier {
 
 struct PlanTotals {
-  std::vector<ProbeExpression> probes;  // of the replay
-  int most_workers = 1;                 // that work at once
+  ReplayQuestions asked;
+  int most_workers = 1;  // that work at once
   v1::ReplayEstimate estimate;
-  double seconds = 0, loading = 0;             // of all segments, of one worker
-  double longest = 0;                          // segment, in seconds
-  std::map<std::string, std::string> lacking;  // probes that some run lacks, with the reason
-  std::set<std::string> known;                 // those that some run has
+  double seconds = 0, loading = 0;  // of all segments, of one worker
+  double longest = 0;               // segment, in seconds
+  // Probes, and names of graphs, that some run lacks, with the error.
+  std::map<std::string, absl::Status> lacking;
+  std::set<std::string> known;  // those that some run has
 
   // Adds the answers of so many steps to the probes of `program`.
   void AddRows(const ReplayProgram& program, int64_t steps);
@@ -31,6 +32,7 @@ struct PlanTotals {
   // Takes note of what a run has and lacks of the probes that were looked up.
   void AddNames(const std::vector<ProbeExpression>& asked, const FoundProbes& found,
                 const std::string& run);
+  void AddFragments(const ProgramQuestions& questions, const std::string& run);
   void AddSegment(v1::ReplaySegment segment, double of_segment, size_t ranks);
 };
 

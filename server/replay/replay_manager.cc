@@ -82,6 +82,7 @@ void ReplayManager::Published(const std::string& id, const v1::ReplayInfo& info,
   absl::MutexLock lock(&mutex_);
   Entry& entry = replays_[id];
   *entry.stored.mutable_info() = info;
+  if (IsReplayOver(info.state())) entry.stored.clear_graphs();
   ++entry.version;
   if (durable) {
     // What cannot be written is written with the next change; an interrupted replay is planned
@@ -141,6 +142,11 @@ absl::Status ReplayManager::Begin(const v1::StartReplayRequest& request, const C
   v1::ReplayInfo& info = *stored.mutable_info();
   info.set_id(id);
   *info.mutable_spec() = request.spec();
+  // Who lists or watches replays needs their names only.
+  stored.mutable_graphs()->Swap(info.mutable_spec()->mutable_graphs());
+  for (const v1::ReplayGraph& graph : stored.graphs()) {
+    info.mutable_spec()->add_graphs()->set_name(graph.name());
+  }
   info.set_state(v1::REPLAY_WAITING);
   info.set_owner(caller.owner);
   info.set_created_unix_ms(tools_.clock->NowUnixMillis());
@@ -257,7 +263,8 @@ absl::Status ReplayManager::Watch(const v1::WatchReplayRequest& request,
       if (found->second.version == seen && !stop_) changed_.WaitWithTimeout(&mutex_, kWatchTick);
       if (found->second.version != seen) {
         seen = found->second.version;
-        replay = found->second.stored;
+        *replay.mutable_info() = found->second.stored.info();
+        *replay.mutable_job_ids() = found->second.stored.job_ids();
       }
       if (stop_) return absl::UnavailableError("the coordinator is going down; try again");
     }

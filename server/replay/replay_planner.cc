@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/replay/plan_totals.h"
-#include "server/replay/probe_set.h"
 
 namespace espalier {
 namespace {
@@ -177,10 +176,8 @@ absl::StatusOr<ReplayedRun> ReplayPlanner::LoadRun(const v1::ReplaySpec& spec,
 }
 
 absl::StatusOr<std::shared_ptr<const ReplayProgram>> ReplayPlanner::PlanFor(
-    const v1::TrainingSpec& spec, const std::vector<std::string>& log,
+    const v1::TrainingSpec& spec, const ReplayQuestions& asked,
     const std::vector<v1::Device>& devices) const {
-  absl::StatusOr<std::vector<ProbeExpression>> probes = ParseProbes(log);
-  if (!probes.ok()) return probes.status();
   absl::StatusOr<PreparedJob> prepared =
       PrepareJob(*tools_.registry, *tools_.artifacts, *tools_.dataset_roots, spec);
   if (!prepared.ok()) return prepared.status();
@@ -199,7 +196,7 @@ absl::StatusOr<std::shared_ptr<const ReplayProgram>> ReplayPlanner::PlanFor(
   absl::StatusOr<v1::Plan> plan = tools_.planner->Make(request);
   if (!plan.ok()) return plan.status();
   absl::StatusOr<std::unique_ptr<ReplayProgram>> program =
-      ReplayProgram::Make(tools_, spec, *plan, *probes);
+      ReplayProgram::Make(tools_, spec, *plan, asked);
   if (!program.ok()) return program.status();
   return std::shared_ptr<const ReplayProgram>(*std::move(program));
 }
@@ -207,9 +204,8 @@ absl::StatusOr<std::shared_ptr<const ReplayProgram>> ReplayPlanner::PlanFor(
 absl::Status ReplayPlanner::AddPrograms(const v1::ReplaySpec& spec,
                                         const std::vector<int64_t>& checkpoints,
                                         ReplayedRun* run) const {
-  const std::vector<std::string> log(spec.log().begin(), spec.log().end());
-  absl::StatusOr<std::vector<ProbeExpression>> probes = ParseProbes(log);
-  if (!probes.ok()) return probes.status();
+  const absl::StatusOr<ReplayQuestions> asked = Parse(spec);
+  if (!asked.ok()) return asked.status();
   run->programs.resize(static_cast<size_t>(run->recording.attempts_size()));
   for (const int64_t checkpoint : checkpoints) {
     const size_t attempt = run->AttemptAt(checkpoint);
@@ -217,7 +213,7 @@ absl::Status ReplayPlanner::AddPrograms(const v1::ReplaySpec& spec,
     if (program != nullptr) continue;
     const v1::Plan& plan = run->recording.attempts(static_cast<int>(attempt)).plan();
     absl::StatusOr<std::unique_ptr<ReplayProgram>> made =
-        ReplayProgram::Make(tools_, run->spec, plan, *probes);
+        ReplayProgram::Make(tools_, run->spec, plan, *asked);
     if (absl::IsFailedPrecondition(made.status()) && !spec.any_plan()) {
       return absl::FailedPreconditionError(
           absl::StrCat(run->name(), ": ", made.status().message(),
@@ -231,7 +227,7 @@ absl::Status ReplayPlanner::AddPrograms(const v1::ReplaySpec& spec,
             absl::StrCat(run->name(), ": there is no worker to plan for; start one"));
       }
       absl::StatusOr<std::shared_ptr<const ReplayProgram>> other =
-          PlanFor(run->spec, log, {living[0].device});
+          PlanFor(run->spec, *asked, {living[0].device});
       if (!other.ok()) return other.status();
       program = *std::move(other);
       continue;
@@ -269,8 +265,9 @@ absl::Status ReplayPlanner::AddTraining(const v1::ReplaySpec& spec, ReplayedRun*
   }
   if (program == nullptr) return absl::OkStatus();  // this part of its steps is empty
   totals->AddRows(*program, run->logged.count());
-  totals->AddNames(totals->probes, program->probes(), run->name());
-  totals->AddDerived(program->derived(), run->name());
+  totals->AddNames(totals->asked.probes, program->probes(), run->name());
+  totals->AddFragments(program->questions(), run->name());
+  totals->AddDerived(program->questions().probes.derived, run->name());
   for (const SegmentCut& cut : cuts) {
     v1::ReplaySegment segment;
     segment.set_job_id(run->job_id);
@@ -290,12 +287,11 @@ absl::Status ReplayPlanner::AddTraining(const v1::ReplaySpec& spec, ReplayedRun*
 absl::StatusOr<PlannedReplay> ReplayPlanner::Plan(const v1::ReplaySpec& spec,
                                                   const std::vector<std::string>& job_ids) const {
   if (absl::Status s = CheckReplaySpec(spec); !s.ok()) return s;
-  absl::StatusOr<std::vector<ProbeExpression>> probes =
-      ParseProbes({spec.log().begin(), spec.log().end()});
-  if (!probes.ok()) return probes.status();
+  absl::StatusOr<ReplayQuestions> asked = Parse(spec);
+  if (!asked.ok()) return asked.status();
   PlannedReplay planned;
   PlanTotals totals;
-  totals.probes = *std::move(probes);
+  totals.asked = *std::move(asked);
   totals.most_workers = MostWorkers(spec);
   for (const std::string& job_id : job_ids) {
     absl::StatusOr<ReplayedRun> run = LoadRun(spec, job_id);
@@ -317,12 +313,11 @@ absl::StatusOr<PlannedReplay> ReplayPlanner::Plan(const v1::ReplaySpec& spec,
     return absl::FailedPreconditionError(absl::StrCat("none of these runs can be replayed: ",
                                                       absl::StrJoin(estimate.notes(), "; ")));
   }
-  std::set<std::string> asked;  // of what a wildcard matches, some may be missing
-  for (const ProbeExpression& probe : totals.probes) asked.insert(ToString(probe));
-  for (const auto& [probe, why] : totals.lacking) {
-    if (asked.contains(probe) && !totals.known.contains(probe)) {
-      return absl::NotFoundError(absl::StrCat("log: ", probe, ": ", why));
-    }
+  std::set<std::string> names;  // of what a wildcard matches, some may be missing
+  for (const ProbeExpression& probe : totals.asked.probes) names.insert(ToString(probe));
+  for (const GraphFragment& fragment : totals.asked.fragments) names.insert(fragment.name);
+  for (const auto& [name, why] : totals.lacking) {
+    if (names.contains(name) && !totals.known.contains(name)) return why;
   }
   estimate.set_loading_seconds(totals.loading / totals.most_workers);
   estimate.set_seconds(std::max(totals.longest, totals.seconds / totals.most_workers));

@@ -33,7 +33,8 @@ struct ReplayedRun {
   std::vector<std::shared_ptr<const ReplayProgram>> programs;
 
   // At checkpoints:
-  std::vector<ProbeExpression> state_probes, evaluation_probes;
+  ReplayQuestions state_questions;
+  std::vector<ProbeExpression> evaluation_probes;
   // By the plan of the last attempt. Null: this version makes another graph of the model.
   std::shared_ptr<const ReplayProgram> state_program;
   // Of SpecToEvaluate, and the program made of it by that plan; null: nothing is evaluated, or, of
@@ -89,6 +90,11 @@ class ReplayPlanner {
   absl::StatusOr<PlannedReplay> Plan(const v1::ReplaySpec& spec,
                                      const std::vector<std::string>& job_ids) const;
 
+  // What a replay asks. Errors as of ParseQuestions.
+  absl::StatusOr<ReplayQuestions> Parse(const v1::ReplaySpec& spec) const {
+    return ParseQuestions(*tools_.registry, spec);
+  }
+
   // Adds the programs of segments that train from these checkpoints on, where the run lacks them.
   absl::Status AddPrograms(const v1::ReplaySpec& spec, const std::vector<int64_t>& checkpoints,
                            ReplayedRun* run) const;
@@ -96,7 +102,7 @@ class ReplayPlanner {
   // Programs by a plan that is made for these devices, whatever the recording's is. Measures
   // nothing. Errors as of ReplayProgram::Make and CalibratedPlanner::Make.
   absl::StatusOr<std::shared_ptr<const ReplayProgram>> PlanFor(
-      const v1::TrainingSpec& spec, const std::vector<std::string>& log,
+      const v1::TrainingSpec& spec, const ReplayQuestions& asked,
       const std::vector<v1::Device>& devices) const;
 
  private:

@@ -10,9 +10,10 @@
 
 namespace espalier {
 
-absl::StatusOr<std::unique_ptr<ReplayProgram>> ReplayProgram::Make(
-    const AttemptTools& tools, const v1::TrainingSpec& spec, const v1::Plan& plan,
-    const std::vector<ProbeExpression>& probes) {
+absl::StatusOr<std::unique_ptr<ReplayProgram>> ReplayProgram::Make(const AttemptTools& tools,
+                                                                   const v1::TrainingSpec& spec,
+                                                                   const v1::Plan& plan,
+                                                                   const ReplayQuestions& asked) {
   std::unique_ptr<ReplayProgram> made(new ReplayProgram);
   absl::StatusOr<PreparedJob> prepared =
       PrepareJob(*tools.registry, *tools.artifacts, *tools.dataset_roots, spec);
@@ -40,13 +41,13 @@ absl::StatusOr<std::unique_ptr<ReplayProgram>> ReplayProgram::Make(
   if (plan.rewrites_size() > 0) rewritten = RewrittenGraph(*tools.registry, graph, plan);
   if (!rewritten.ok()) return rewritten.status();
   const ProbePoints points(*rewritten, made->lowered_.training);
-  absl::StatusOr<ProgramProbes> found =
-      FindProgramProbes(*tools.registry, points, made->ranks(), probes, [&made = *made, &tools] {
+  absl::StatusOr<ProgramQuestions> found = FindQuestions(
+      *tools.registry, points, made->lowered_.training, asked, [&made = *made, &tools] {
         return GraphBeforeRewrites(*tools.registry, made.prepared_.model, made.prepared_.graph,
                                    made.prepared_.batch_size);
       });
   if (!found.ok()) return found.status();
-  made->probes_ = *std::move(found);
+  made->questions_ = *std::move(found);
   return made;
 }
 

@@ -44,6 +44,12 @@ absl::Status Within(const ReplayedRun& run, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(run.name(), ": ", status.message()));
 }
 
+v1::ReplaySpec WholeSpec(const v1::StoredReplay& replay) {
+  v1::ReplaySpec spec = replay.info().spec();
+  if (!replay.graphs().empty()) *spec.mutable_graphs() = replay.graphs();
+  return spec;
+}
+
 }  // namespace
 
 std::vector<Member> MatchWorkers(const v1::Plan& plan, std::vector<Member> idle) {
@@ -73,6 +79,7 @@ SegmentCut LeftOf(const SegmentCut& cut, int64_t answered,
 RunningReplay::RunningReplay(const ReplayTools& tools, v1::StoredReplay replay,
                              std::unique_ptr<PlannedReplay> planned, Publish publish)
     : tools_(tools),
+      spec_(WholeSpec(replay)),
       job_ids_(replay.job_ids().begin(), replay.job_ids().end()),
       publish_(std::move(publish)),
       planned_(std::move(planned)),
@@ -143,13 +150,8 @@ void RunningReplay::Finish(v1::ReplayState state, const std::string& error) {
 }
 
 absl::Status RunningReplay::Prepare() {
-  v1::ReplaySpec spec;
-  {
-    absl::MutexLock lock(&mutex_);
-    spec = info_.spec();
-  }
   if (planned_ == nullptr) {
-    absl::StatusOr<PlannedReplay> planned = tools_.planner->Plan(spec, job_ids_);
+    absl::StatusOr<PlannedReplay> planned = tools_.planner->Plan(spec_, job_ids_);
     if (!planned.ok()) return planned.status();
     planned_ = std::make_unique<PlannedReplay>(*std::move(planned));
   }
@@ -163,7 +165,7 @@ absl::Status RunningReplay::Prepare() {
       }
       segment.kind = known.kind();
       segment.cut = {known.checkpoint_step(),
-                     {known.first_step(), known.end_step(), std::max<int64_t>(1, spec.every())}};
+                     {known.first_step(), known.end_step(), std::max<int64_t>(1, spec_.every())}};
       if (known.state() == v1::REPLAY_SUCCEEDED) segment.phase = Phase::kOver;
       if (known.state() == v1::REPLAY_RUNNING) known.set_state(v1::REPLAY_WAITING);
     }
@@ -176,12 +178,8 @@ absl::Status RunningReplay::Prepare() {
 }
 
 absl::Status RunningReplay::CheckData() {
-  bool reads_data = true;
-  {
-    absl::MutexLock lock(&mutex_);
-    const v1::ReplaySpec& spec = info_.spec();
-    reads_data = !spec.at_checkpoints() || (spec.evaluate_holdout() && !spec.has_evaluate());
-  }
+  const bool reads_data =
+      !spec_.at_checkpoints() || (spec_.evaluate_holdout() && !spec_.has_evaluate());
   for (const ReplayedRun& run : planned_->runs) {
     const v1::Recording& recording = run.recording;
     if (!reads_data) continue;
@@ -253,16 +251,14 @@ absl::Status RunningReplay::FindLeft(size_t number) {
   const bool trains = segment->kind == v1::ReplaySegment::TRAINING;
   const SegmentCut left = LeftOf(whole, answered, usable);
   std::vector<int64_t> checkpoints;
-  v1::ReplaySpec spec;
   {
     absl::MutexLock lock(&mutex_);
     segment->rows = rows;
     segment->progress = {};
     segment->cut = left;
-    spec = info_.spec();
     v1::ReplaySegment& shown = *info_.mutable_segments(static_cast<int>(number));
     if (!trains) {
-      checkpoints = segment->run->CheckpointsOf(shown, spec.every());
+      checkpoints = segment->run->CheckpointsOf(shown, spec_.every());
       std::erase_if(checkpoints, [&](int64_t steps) {
         return steps <= answered ||
                (steps > 0 && !std::binary_search(usable.begin(), usable.end(), steps));
@@ -277,7 +273,7 @@ absl::Status RunningReplay::FindLeft(size_t number) {
     SumRows();
   }
   if (!trains) return absl::OkStatus();
-  return tools_.planner->AddPrograms(spec, {left.checkpoint}, segment->run);
+  return tools_.planner->AddPrograms(spec_, {left.checkpoint}, segment->run);
 }
 
 int64_t RunningReplay::FirstCheckpoint(const Segment& segment) {
@@ -294,14 +290,10 @@ absl::StatusOr<std::shared_ptr<const ReplayProgram>> RunningReplay::ProgramFor(
       trains ? run.programs[run.AttemptAt(segment.cut.checkpoint)] : run.evaluation_program;
   if (recorded != nullptr) *members = MatchWorkers(recorded->plan(), idle);
   if (members->size() > most) members->clear();
-  bool any_plan = false;
-  std::vector<std::string> log;
-  {
-    absl::MutexLock lock(&mutex_);
-    any_plan = info_.spec().any_plan();
-    if (trains) log.assign(info_.spec().log().begin(), info_.spec().log().end());
-  }
-  if (!members->empty() || !any_plan) return recorded;
+  if (!members->empty() || !spec_.any_plan()) return recorded;
+  absl::StatusOr<ReplayQuestions> asked = ReplayQuestions();
+  if (trains) asked = tools_.planner->Parse(spec_);
+  if (!asked.ok()) return asked.status();
   // As few workers as the model fits on, so that as many segments as possible run at once.
   absl::StatusOr<std::shared_ptr<const ReplayProgram>> program =
       absl::ResourceExhaustedError("no worker is idle");
@@ -315,7 +307,7 @@ absl::StatusOr<std::shared_ptr<const ReplayProgram>> RunningReplay::ProgramFor(
     if (const auto known = other_plans_.find(key); known != other_plans_.end()) {
       program = known->second;
     } else {
-      program = tools_.planner->PlanFor(trains ? run.spec : *run.evaluated, log, devices);
+      program = tools_.planner->PlanFor(trains ? run.spec : *run.evaluated, *asked, devices);
     }
     if (program.ok()) {
       other_plans_[key] = *program;
@@ -369,7 +361,8 @@ std::unique_ptr<SegmentWork> RunningReplay::MakeWork(size_t number,
   task.run = segment->run;
   task.checkpoints = segment->checkpoints;
   if (segment->kind == v1::ReplaySegment::STATE) {
-    task.probes = segment->run->state_probes;
+    task.probes = segment->run->state_questions.probes;
+    task.fragments = segment->run->state_questions.fragments;
     return std::make_unique<StateSegment>(tools_, std::move(task), std::move(program),
                                           std::move(on_progress));
   }
@@ -438,7 +431,7 @@ void RunningReplay::StartWhatCan() {
       if (segments_[i]->phase == Phase::kWaiting) waiting.push_back(i);
       if (segments_[i]->phase == Phase::kRunning) in_use += segments_[i]->members.size();
     }
-    if (info_.spec().max_workers() > 0) most = static_cast<size_t>(info_.spec().max_workers());
+    if (spec_.max_workers() > 0) most = static_cast<size_t>(spec_.max_workers());
   }
   std::vector<Member> idle = tools_.attempts->workers->Idle();
   for (const size_t number : waiting) {

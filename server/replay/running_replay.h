@@ -114,6 +114,7 @@ class RunningReplay {
   }
 
   const ReplayTools tools_;
+  const v1::ReplaySpec spec_;  // with its graphs, which info_ does not have
   const std::vector<std::string> job_ids_;
   const Publish publish_;
 

@@ -69,8 +69,7 @@ absl::Status SegmentRunner::RunSteps(int64_t first, int64_t end, bool logs,
       absl::StatusOr<std::vector<v1::HistoryRow>> rows = answers.Add(rank, event.probes());
       if (!rows.ok()) return rows.status();
       if (rows->empty()) return absl::OkStatus();
-      rows = task_.program->derived().Complete(*std::move(rows), event.probes().step(),
-                                               /*training=*/true);
+      rows = task_.program->questions().Complete(*std::move(rows), event.probes().step());
       if (!rows.ok()) return rows.status();
       return observer_->OnRows(*std::move(rows));
     }

@@ -35,19 +35,43 @@ absl::StatusOr<std::vector<v1::HistoryRow>> StateSegment::Read(int64_t checkpoin
                         [this] { return cancelled_.load(); });
     if (!found.ok()) return found.status();
     fetched.emplace(*std::move(found));
-    absl::StatusOr<std::unique_ptr<CheckpointTensors>> opened = CheckpointTensors::Open(
-        *tools_.attempts->checkpoints, fetched->folder(), checkpoint);
+    absl::StatusOr<std::unique_ptr<CheckpointTensors>> opened =
+        CheckpointTensors::Open(*tools_.attempts->checkpoints, fetched->folder(), checkpoint);
     if (!opened.ok()) return opened.status();
     tensors = *std::move(opened);
   }
-  if (!reader_.has_value() && program_ != nullptr) {
-    reader_ = CheckpointAnswers::Make(program_->probes(), program_->lowered().training);
-  } else if (!reader_.has_value()) {
-    absl::StatusOr<CheckpointAnswers> made = CheckpointAnswers::Make(*tensors, task_.probes);
-    if (!made.ok()) return made.status();
-    reader_ = *std::move(made);
+  if (!reader_.has_value()) {
+    if (absl::Status s = MakeReader(*tensors); !s.ok()) return s;
   }
-  return reader_->Read(*tensors, checkpoint);
+  absl::StatusOr<std::vector<v1::HistoryRow>> rows = reader_->Read(*tensors, checkpoint);
+  if (!rows.ok()) return rows;
+  return fragments_.Complete(*std::move(rows), checkpoint);
+}
+
+absl::Status StateSegment::MakeReader(const StateTensors& tensors) {
+  if (program_ != nullptr) {
+    fragments_ = program_->questions().fragments;
+    reader_ = CheckpointAnswers::Make(program_->probes(), program_->lowered().training);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<GraphFragments> fragments = GraphFragments::Make(
+      *tools_.attempts->registry, task_.fragments,
+      [&](const ProbeExpression& source) -> absl::StatusOr<TensorType> {
+        const std::string name = TensorOf(source.targets[0]);
+        const auto found = tensors.tensors().find(name);
+        if (found != tensors.tensors().end()) {
+          return TensorType{found->second.dtype, found->second.global};
+        }
+        return absl::NotFoundError(absl::StrCat("the checkpoint has no '", name, "'"));
+      });
+  if (!fragments.ok()) return fragments.status();
+  fragments_ = *std::move(fragments);
+  std::vector<ProbeExpression> probes = task_.probes;
+  probes.insert(probes.end(), fragments_.sources().begin(), fragments_.sources().end());
+  absl::StatusOr<CheckpointAnswers> made = CheckpointAnswers::Make(tensors, probes);
+  if (!made.ok()) return made.status();
+  reader_ = *std::move(made);
+  return absl::OkStatus();
 }
 
 absl::Status StateSegment::Run() {

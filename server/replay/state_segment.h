@@ -18,8 +18,10 @@ struct CheckpointSegmentTask {
   std::string replay_id;
   int number = 0;  // of the segment
   const ReplayedRun* run = nullptr;
-  std::vector<ProbeExpression> probes;  // those that this segment answers
-  std::vector<int64_t> checkpoints;     // that are left, ascending
+  // Those that this segment answers; fragments of STATE only.
+  std::vector<ProbeExpression> probes;
+  std::vector<GraphFragment> fragments;
+  std::vector<int64_t> checkpoints;  // that are left, ascending
 };
 
 class StateSegment : public SegmentWork {
@@ -35,6 +37,8 @@ class StateSegment : public SegmentWork {
 
  private:
   absl::StatusOr<std::vector<v1::HistoryRow>> Read(int64_t checkpoint);
+  // Sets what reads such checkpoints.
+  absl::Status MakeReader(const StateTensors& tensors);
 
   const ReplayTools tools_;
   const CheckpointSegmentTask task_;
@@ -42,6 +46,7 @@ class StateSegment : public SegmentWork {
   const OnProgress on_progress_;
   AnswerWriter answers_;
   std::optional<CheckpointAnswers> reader_;
+  GraphFragments fragments_;
   std::atomic<bool> cancelled_ = false;
 };
 

@@ -9,16 +9,17 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "ops/graph/graph_proto.h"
 #include "ops/graph/precision.h"
 #include "ops/probe/expression.h"
 #include "ops/rewrite/fuse.h"
-#include "server/replay/graph_fragments.h"
 #include "server/replay/probe_set.h"
-#include "server/replay/program_probes.h"
+#include "server/replay/program_questions.h"
 #include "server/replay/step_answers.h"
 #include "worker/executor/executor.h"
 #include "worker/plan_fixture.h"
@@ -72,16 +73,13 @@ std::vector<ProbeExpression> Probes(const std::vector<std::string>& log) {
 }
 
 // What a replay reads of step `step`.
-std::vector<v1::HistoryRow> Read(const Graph& graph, const std::vector<v1::Program>& programs,
-                                 const std::vector<ProbeExpression>& probes, int64_t step) {
+std::vector<v1::HistoryRow> ReadFound(const std::vector<v1::Program>& programs,
+                                      const FoundProbes& found, int64_t step) {
   std::vector<v1::HistoryRow> rows;
-  auto found = FindProbes(probes, ProbePoints(graph, programs), programs.size());
-  EXPECT_TRUE(found.ok()) << found.status();
-  for (const auto& [probe, why] : found->lacking) ADD_FAILURE() << probe << ": " << why;
-  StepAnswers together(&*found);
+  StepAnswers together(&found);
   OnRanks(programs, [&](int rank, Executor& executor) -> absl::Status {
     ProbeReader::Probes reads;
-    reads.Assign(found->by_rank[rank].begin(), found->by_rank[rank].end());
+    reads.Assign(found.by_rank[rank].begin(), found.by_rank[rank].end());
     auto reader = ProbeReader::Create(&executor, reads);
     if (!reader.ok()) return reader.status();
     for (int64_t i = 0; i <= step; ++i) {
@@ -100,6 +98,14 @@ std::vector<v1::HistoryRow> Read(const Graph& graph, const std::vector<v1::Progr
     return absl::OkStatus();
   });
   return rows;
+}
+
+std::vector<v1::HistoryRow> Read(const Graph& graph, const std::vector<v1::Program>& programs,
+                                 const std::vector<ProbeExpression>& probes, int64_t step) {
+  const auto found = FindProbes(probes, ProbePoints(graph, programs), programs.size());
+  EXPECT_TRUE(found.ok()) << found.status();
+  for (const auto& [probe, why] : found->lacking) ADD_FAILURE() << probe << ": " << why;
+  return ReadFound(programs, *found, step);
 }
 
 std::vector<double> Numbers(const v1::ProbeValue& value) {
@@ -143,7 +149,7 @@ void ExpectAsUnfused(const Graph& planned, double tolerance) {
   EXPECT_THAT(derived->lacking(), ::testing::IsEmpty());
   EXPECT_EQ(derived->probes(), removed);
   EXPECT_THAT(derived->values(), ::testing::ElementsAre("bn", "product1", "product2"));
-  EXPECT_EQ(derived->Elements(removed[0]), kBatch * 16);
+  EXPECT_EQ(derived->TypeOf(removed[0])->dims, (Dims{kBatch, 16}));
   for (const int64_t step : {0, 2}) {
     std::vector<ProbeExpression> read = others;
     read.insert(read.end(), derived->sources().begin(), derived->sources().end());
@@ -281,89 +287,213 @@ TEST(DerivedValues, TheGraphBeforeRewritesHasTheDimensionsOfThePlanned) {
   EXPECT_EQ(bound->value(bound->FindValue("x")).type.dims, (Dims{kBatch, 12}));
 }
 
-Graph Fragment(const std::string& input, const std::string& op, const std::string& output) {
-  GraphBuilder b(Registry(), output);
-  b.Output(output, b.Op(op, {b.Input(input, DType::kF32, {-1, 1})}, {}, op));
+v1::ReplayGraph FragmentOf(const std::string& name, GraphBuilder& b) {
+  v1::ReplayGraph fragment;
+  fragment.set_name(name);
   auto graph = b.Build();
   EXPECT_TRUE(graph.ok()) << graph.status();
-  return *std::move(graph);
+  *fragment.mutable_graph() = ToProto(*graph);
+  return fragment;
+}
+
+v1::ReplayGraph Fragment(const std::string& name, const std::string& op, const std::string& input,
+                         const Dims& dims, DType dtype = DType::kF32) {
+  GraphBuilder b(Registry(), name);
+  b.Output("y", b.Op(op, {b.Input(input, dtype, dims)}, {}, op));
+  return FragmentOf(name, b);
+}
+
+// A product of two tensors, and its sum.
+v1::ReplayGraph Product(const std::string& name, const std::string& left,
+                        const std::string& right) {
+  GraphBuilder b(Registry(), name);
+  const ValueId product =
+      b.Op("multiply", {b.Input(left, DType::kF32, {-1, 16}), b.Input(right, DType::kF32, {})}, {},
+           "product");
+  b.Output("all", product);
+  b.Output("sum", b.Op("reduce_sum", {product}, {{"keepdims", false}}, "sum"));
+  return FragmentOf(name, b);
+}
+
+absl::StatusOr<ProgramQuestions> FindAsked(const Graph& planned,
+                                           const std::vector<v1::Program>& programs,
+                                           const std::vector<std::string>& log,
+                                           const std::vector<v1::ReplayGraph>& graphs) {
+  v1::ReplaySpec spec;
+  for (const std::string& probe : log) spec.add_log(probe);
+  for (const v1::ReplayGraph& graph : graphs) *spec.add_graphs() = graph;
+  const absl::StatusOr<ReplayQuestions> asked = ParseQuestions(Registry(), spec);
+  if (!asked.ok()) return asked.status();
+  return FindQuestions(Registry(), ProbePoints(planned, programs), programs, *asked,
+                       [] { return absl::StatusOr<Graph>(SmallModel()); });
+}
+
+void ExpectFragments(const Graph& planned, double tolerance) {
+  const std::vector<v1::Program> programs = ProgramsOf(planned);
+  // "bn" is in no program; "act" and a gradient are logged, too.
+  const auto asked =
+      FindAsked(planned, programs, {"act", "norm(loss)", "grad(fc2.weight)"},
+                {Product("angle", "grad(fc2.weight)", "param(fc2.weight)"),
+                 Product("gate", "act", "bn"), Fragment("squashed", "tanh", "logits", {-1, 4}),
+                 Fragment("none", "tanh", "grad(fc9.weight)", {-1, 4})});
+  ASSERT_TRUE(asked.ok()) << asked.status();
+  ASSERT_EQ(asked->lacking_fragments.size(), 1u);
+  const auto& [name, why] = asked->lacking_fragments[0];
+  EXPECT_EQ(name, "none");
+  EXPECT_EQ(why.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(why.message()), HasSubstr("graph 'none': there is no gradient of 'fc9"));
+  const auto rows = asked->Complete(ReadFound(programs, asked->probes.read, 1), 1);
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  std::map<std::string, std::vector<double>> numbers;
+  for (const v1::HistoryRow& row : *rows) {
+    EXPECT_EQ(row.step(), 1);
+    EXPECT_TRUE(numbers.emplace(row.name(), Numbers(row.value())).second) << row.name();
+  }
+  EXPECT_THAT(numbers, ::testing::SizeIs(8)) << "what was asked for, and the answers, only";
+  const Graph original = SmallModel();
+  const std::vector<v1::HistoryRow> read =
+      Read(original, ProgramsOf(original),
+           Probes({"grad(fc2.weight)", "param(fc2.weight)", "act", "bn", "logits"}), 1);
+  const auto expect = [&](const std::string& answer, std::vector<double> wanted) {
+    double largest = 0;
+    for (const double number : wanted) largest = std::max(largest, std::abs(number));
+    ASSERT_EQ(numbers[answer].size(), wanted.size()) << answer;
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      EXPECT_NEAR(numbers[answer][i], wanted[i], tolerance * largest) << answer << " " << i;
+    }
+  };
+  const auto product = [&](size_t left, size_t right) {
+    std::vector<double> made = Numbers(read[left].value());
+    const std::vector<double> other = Numbers(read[right].value());
+    for (size_t i = 0; i < made.size(); ++i) made[i] *= other[i];
+    return made;
+  };
+  for (const auto& [answer, made] :
+       {std::pair("angle", product(0, 1)), std::pair("gate", product(2, 3))}) {
+    expect(absl::StrCat(answer, ".all"), made);
+    expect(absl::StrCat(answer, ".sum"), {std::accumulate(made.begin(), made.end(), 0.0)});
+  }
+  std::vector<double> squashed = Numbers(read[4].value());
+  for (double& number : squashed) number = std::tanh(number);
+  expect("squashed", squashed);
 }
 
 TEST(GraphFragments, AreEvaluatedOfWhatProbesRead) {
-  const Graph model = SmallModel();
-  const std::vector<v1::Program> programs = ProgramsOf(model);
-  // The cosine of the angle between a gradient and its parameter, up to the norms.
-  GraphBuilder b(Registry(), "angle");
-  const ValueId product = b.Op("multiply",
-                               {b.Input("grad(fc2.weight)", DType::kF32, {-1, 1}),
-                                b.Input("param(fc2.weight)", DType::kF32, {-1, 1})},
-                               {}, "product");
-  b.Output("dot", b.Op("reduce_sum", {product}, {{"keepdims", false}}, "sum"));
-  auto angle = b.Build();
-  ASSERT_TRUE(angle.ok()) << angle.status();
-  const auto fragments =
-      GraphFragments::Make(Registry(), {*angle, Fragment("logits", "tanh", "squashed")});
-  ASSERT_TRUE(fragments.ok()) << fragments.status();
-  std::vector<ProbeExpression> read = Probes({"param(fc2.weight)", "logits"});
-  EXPECT_THAT(fragments->sources(), ::testing::SizeIs(3));
-  read.insert(read.end(), fragments->sources().begin(), fragments->sources().end());
-  const std::vector<v1::HistoryRow> all = Read(model, programs, read, 1);
-  const auto rows = fragments->Complete(all, 1);
-  ASSERT_TRUE(rows.ok()) << rows.status();
-  ASSERT_EQ(rows->size(), 4u);
-  EXPECT_EQ((*rows)[0].name(), "param(fc2.weight)") << "what was asked for stays";
-  EXPECT_EQ((*rows)[1].name(), "logits");
-  std::map<std::string, std::vector<double>> numbers;
-  for (const v1::HistoryRow& row : all) numbers[row.name()] = Numbers(row.value());
-  double dot = 0;
-  for (size_t i = 0; i < 64; ++i) {
-    dot += numbers.at("grad(fc2.weight)").at(i) * numbers.at("param(fc2.weight)").at(i);
-  }
-  EXPECT_EQ((*rows)[2].name(), "dot");
-  EXPECT_NEAR(Numbers((*rows)[2].value()).at(0), dot, 1e-5);
-  EXPECT_EQ((*rows)[3].name(), "squashed");
-  const std::vector<double> squashed = Numbers((*rows)[3].value());
-  ASSERT_EQ(squashed.size(), 8u * 4);
-  for (size_t i = 0; i < squashed.size(); ++i) {
-    EXPECT_NEAR(squashed[i], std::tanh(numbers.at("logits")[i]), 1e-6);
-  }
+  const auto fused = Fuse(Registry(), SmallModel());
+  ASSERT_TRUE(fused.ok()) << fused.status();
+  ExpectFragments(*fused, 1e-4);
+}
+
+TEST(GraphFragments, ReadNarrowValuesAsTheyDeclareThem) {
+  const auto narrow = WithPrecision(Registry(), SmallModel(), DType::kBF16);
+  ASSERT_TRUE(narrow.ok()) << narrow.status();
+  ExpectFragments(*narrow, 0.05);
 }
 
 TEST(GraphFragments, AreRefusedWithWhatIsAccepted) {
-  const auto error = [](std::vector<Graph> fragments) {
-    const auto made = GraphFragments::Make(Registry(), std::move(fragments));
-    EXPECT_EQ(made.status().code(), absl::StatusCode::kInvalidArgument);
-    return std::string(made.status().message());
+  const Graph model = SmallModel();
+  const std::vector<v1::Program> programs = ProgramsOf(model);
+  const auto error = [&](const std::vector<v1::ReplayGraph>& graphs,
+                         const std::vector<std::string>& log = {}) {
+    const auto asked = FindAsked(model, programs, log, graphs);
+    if (!asked.ok()) {
+      EXPECT_EQ(asked.status().code(), absl::StatusCode::kInvalidArgument);
+      return std::string(asked.status().message());
+    }
+    EXPECT_THAT(asked->fragments.sources(), ::testing::IsEmpty()) << "read for nothing";
+    EXPECT_EQ(asked->lacking_fragments.size(), 1u);
+    if (asked->lacking_fragments.empty()) return std::string();
+    const absl::Status& why = asked->lacking_fragments[0].second;
+    EXPECT_EQ(why.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(why.message());
   };
-  EXPECT_THAT(error({Fragment("norm(fc1)", "tanh", "a")}), HasSubstr("fragment 'a': 'norm(fc1)'"));
-  EXPECT_THAT(error({Fragment("fc*", "tanh", "a")}), HasSubstr("'fc*' is not one tensor"));
-  EXPECT_THAT(error({Fragment("fc1", "dropout", "a")}), HasSubstr("random"));
-  EXPECT_THAT(error({Fragment("x", "tanh", "a"), Fragment("y", "relu", "a")}),
-              HasSubstr("output 'a'"));
-  EXPECT_THAT(error({SmallModel()}), HasSubstr("param("));
-  // Types are known once the values are read.
-  const auto fragments = GraphFragments::Make(Registry(), {Fragment("labels", "tanh", "a")});
-  ASSERT_TRUE(fragments.ok()) << fragments.status();
-  v1::HistoryRow row;
-  row.set_name("labels");
-  row.set_reduction("full");
-  row.mutable_value()->mutable_tensor()->set_dtype(v1::I32);
-  row.mutable_value()->mutable_tensor()->add_dims(1);
-  row.mutable_value()->mutable_tensor()->set_data(std::string(4, '\0'));
-  const auto rows = fragments->Complete({row}, 0);
-  EXPECT_EQ(rows.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(rows.status().message()), HasSubstr("fragment 'a', step 0"));
+  EXPECT_THAT(error({Fragment("a", "tanh", "norm(logits)", {-1, 4})}),
+              HasSubstr("graph 'a': its input 'norm(logits)' is not one tensor; accepted"));
+  EXPECT_THAT(error({Fragment("a", "tanh", "state(fc*, *)", {})}), HasSubstr("is not one tensor"));
+  EXPECT_THAT(error({Product("a", "grad(fc*)", "param(*)")}),
+              HasSubstr("the patterns 'fc*' and '*'; accepted: one"));
+  EXPECT_THAT(error({Fragment("a", "tanh", "grad(", {})}), HasSubstr("column 6"));
+  EXPECT_THAT(error({Fragment("a", "dropout", "logits", {})}), HasSubstr("random"));
+  EXPECT_THAT(error({Fragment("a", "tanh", "logits", {}), Fragment("a", "relu", "act", {})}),
+              HasSubstr("graph 'a': another graph"));
+  EXPECT_THAT(error({Fragment("a", "tanh", "logits", {-1, 5})}),
+              HasSubstr("its input 'logits' is declared as f32[?, 5]; in the run it is f32[8, 4]"));
+  EXPECT_THAT(error({Fragment("a", "tanh", "labels", {-1})}),
+              HasSubstr("declared as f32[?]; in the run it is i32[8]"));
+  EXPECT_THAT(error({Fragment("a", "tanh", "labels", {-1}, DType::kI32)}),
+              HasSubstr("node 'tanh' (tanh"));
+  EXPECT_THAT(error({Fragment("act", "tanh", "logits", {})}), HasSubstr("value of this name"));
+  EXPECT_THAT(error({Fragment("", "tanh", "logits", {})}), HasSubstr("1 to 200 bytes"));
+  EXPECT_THAT(error({v1::ReplayGraph()}), HasSubstr("its name"));
+  GraphBuilder b(Registry(), "trained");
+  b.Output("y", b.Op("add",
+                     {b.Input("logits", DType::kF32, {-1, 4}),
+                      b.Parameter("w", DType::kF32, {4}, Initializer{})},
+                     {}, "sum"));
+  EXPECT_THAT(error({FragmentOf("a", b)}), HasSubstr("an input named param(w)"));
   // An operator that makes much of little.
-  GraphBuilder b(Registry(), "much");
-  b.Output("a", b.Op("expand", {b.Input("x", DType::kF32, {-1})},
-                     {{"shape", std::vector<int64_t>{1 << 20, 1 << 20}}}, "expand"));
-  const auto much = GraphFragments::Make(Registry(), {*b.Build()});
-  ASSERT_TRUE(much.ok()) << much.status();
-  row.set_name("x");
-  row.mutable_value()->mutable_tensor()->set_dtype(v1::F32);
-  const auto refused = much->Complete({row}, 0);
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("bytes"));
+  GraphBuilder much(Registry(), "much");
+  much.Output("y", much.Op("expand", {much.Input("loss", DType::kF32, {})},
+                           {{"shape", std::vector<int64_t>{1 << 20, 1 << 20}}}, "expand"));
+  EXPECT_THAT(error({FragmentOf("a", much)}), HasSubstr("bytes together"));
+  v1::ReplayGraph large = Fragment("a", "tanh", "logits", {});
+  large.mutable_graph()->mutable_metadata()->emplace("k", std::string(1 << 20, 'x'));
+  EXPECT_THAT(error({large}), HasSubstr("accepted: 64 of 1048576"));
+  v1::ReplayGraph onnx;
+  onnx.set_name("a");
+  onnx.set_onnx("no model");
+  EXPECT_THAT(error({onnx}), HasSubstr("graph 'a': "));
+}
+
+TEST(GraphFragments, WildcardsMeanEachNameThatMatches) {
+  const Graph model = SmallModel();
+  const std::vector<v1::Program> programs = ProgramsOf(model);
+  const auto asked = FindAsked(
+      model, programs, {},
+      {Product("angle", "grad(fc*)", "param(fc*)"), Fragment("none", "tanh", "grad(bc*)", {})});
+  ASSERT_TRUE(asked.ok()) << asked.status();
+  std::set<std::string> answers;
+  for (const auto& [name, type] : asked->fragments.answers()) answers.insert(name);
+  EXPECT_THAT(answers, ::testing::ElementsAre("angle(fc2.weight).all", "angle(fc2.weight).sum"));
+  std::map<std::string, std::string> lacking;
+  for (const auto& [name, why] : asked->lacking_fragments)
+    lacking[name] = std::string(why.message());
+  // Of these, the graph declares other shapes.
+  EXPECT_THAT(lacking["angle(fc1.bias)"], HasSubstr("in the run it is f32[16]"));
+  EXPECT_THAT(lacking["none"], HasSubstr("'grad(bc*)': no gradient matches; there are: "));
+  EXPECT_FALSE(lacking.contains("angle"));
+  const auto rows = asked->Complete(ReadFound(programs, asked->probes.read, 0), 0);
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  EXPECT_THAT(*rows, ::testing::SizeIs(2));
+  const auto none =
+      FindAsked(model, programs, {}, {Product("angle", "grad(*.bias)", "param(*.bias)")});
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_EQ(none->lacking_fragments.back().first, "angle");
+}
+
+TEST(ProbePoints, OutputsHaveTheirNames) {
+  Graph model = SmallModel();
+  model.outputs.emplace_back("objective", model.FindValue("loss"));
+  model.outputs.emplace_back("hidden", model.FindValue("act"));
+  model.outputs.emplace_back("logits", model.FindValue("act"));  // a value has this name
+  const std::vector<v1::Program> programs = ProgramsOf(model);
+  const std::vector<v1::HistoryRow> rows =
+      Read(model, programs,
+           Probes({"objective", "loss", "grad(hidden)", "grad(act)", "logits", "mean(obj*)"}), 0);
+  ASSERT_EQ(rows.size(), 6u);
+  EXPECT_EQ(rows[0].name(), "objective");
+  EXPECT_EQ(Numbers(rows[0].value()), Numbers(rows[1].value()));
+  EXPECT_EQ(rows[2].name(), "grad(hidden)");
+  EXPECT_EQ(Numbers(rows[2].value()), Numbers(rows[3].value()));
+  EXPECT_EQ(rows[4].value().tensor().dims(1), 4);
+  EXPECT_EQ(rows[5].name(), "objective");
+  const auto none =
+      FindProbes(Probes({"norm(lgits)", "norm(lg*)"}), ProbePoints(model, programs), 1);
+  ASSERT_TRUE(none.ok()) << none.status();
+  ASSERT_EQ(none->lacking.size(), 2u);
+  EXPECT_THAT(std::string(none->lacking[0].second.message()), HasSubstr("there are: 'logits'"));
+  EXPECT_THAT(std::string(none->lacking[1].second.message()),
+              HasSubstr("no value matches; there are: "));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "client/cli/command.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/proto_json.h"
+#include "client/cli/replay/graph_questions.h"
 #include "client/cli/replay/replay_view.h"
 #include "client/cli/step_range_flag.h"
 #include "client/cli/time_text.h"
@@ -27,6 +28,7 @@ absl::StatusOr<v1::ReplaySpec> ReplaySpecOf(const Context& context, const std::s
   v1::ReplaySpec spec;
   spec.set_run(run);
   for (const std::string& probe : flags.Values("log")) spec.add_log(probe);
+  if (absl::Status s = AddGraphQuestions(flags.Values("log-graph"), &spec); !s.ok()) return s;
   if (flags.Has("steps")) {
     const absl::StatusOr<StepRange> range = StepRangeFlag("steps", flags.Text("steps"));
     if (!range.ok()) return range.status();
@@ -93,10 +95,11 @@ absl::Status StartOne(Context& context, Client* client, const std::string& run) 
   absl::StatusOr<v1::ReplaySpec> spec = ReplaySpecOf(context, run);
   if (!spec.ok()) return spec.status();
   if (absl::Status s = FillEvaluated(context, client, &*spec); !s.ok()) return s;
+  const std::vector<std::string> graphs = context.flags().Values("log-graph");
   const bool only_estimate = context.flags().Has("estimate");
   if (only_estimate || !context.json()) {
     const absl::StatusOr<v1::ReplayEstimate> estimate = client->EstimateReplay(*spec);
-    if (!estimate.ok()) return estimate.status();
+    if (!estimate.ok()) return NameGraphFile(estimate.status(), graphs);
     if (context.json()) {
       context.Document(ToJson(*estimate));
     } else {
@@ -107,7 +110,7 @@ absl::Status StartOne(Context& context, Client* client, const std::string& run) 
     if (only_estimate) return absl::OkStatus();
   }
   const absl::StatusOr<v1::ReplayInfo> replay = client->StartReplay(*spec);
-  if (!replay.ok()) return replay.status();
+  if (!replay.ok()) return NameGraphFile(replay.status(), graphs);
   if (context.flags().Has("detach")) {
     if (context.json()) {
       context.Document(ToJson(*replay));
@@ -210,11 +213,18 @@ Command ReplayCommand() {
       "10), top_k(v, 10), confusion(logits, labels); without one, the whole tensor.\n"
       "Steps are trained again from the nearest checkpoint on workers that are idle. Every loss is "
       "compared with the recorded one, to the bit where plan, program and machine are the same; "
-      "the first that differs ends the replay. Without --log, that is all it does.";
+      "the first that differs ends the replay. Without --log and --log-graph, that is all it does.";
   c.flags = {{.name = "log",
               .type = FlagType::kText,
               .value = "PROBE",
               .doc = "what to log; repeatable",
+              .repeated = true},
+             {.name = "log-graph",
+              .type = FlagType::kText,
+              .value = "[NAME=]FILE",
+              .doc = "evaluate a small graph of the user's own in each of these steps: an .onnx "
+                     "file, or a graph protobuf, whose inputs are named after values, such as "
+                     "grad(w); the answer is NAME (the file's); repeatable",
               .repeated = true},
              {"steps", FlagType::kText, "A:B", "steps from A on, below B; also A:, :B and A (all)"},
              {"every", FlagType::kInt, "N", "only every N-th of these (1)", 0, 1, 1e12},
@@ -235,6 +245,8 @@ Command ReplayCommand() {
        "espalier replay lm --log='norm(grad(*q_proj.weight))' --steps=400:500"},
       {"a histogram of activations, every 10th step",
        "espalier replay digits@3 --log='histogram(relu_1, 64)' --every=10"},
+      {"what a graph of your own makes of two gradients",
+       "espalier replay lm --log-graph=cosine.onnx --steps=400:500"},
       {"check that a run repeats", "espalier replay lm@3"},
       {"norms of weights at all checkpoints",
        "espalier replay lm --at=checkpoints --log='norm(param(*))'"},

@@ -1,3 +1,4 @@
+from espalier.v1 import graph_pb2 as _graph_pb2
 from espalier.v1 import probe_pb2 as _probe_pb2
 from espalier.v1 import training_pb2 as _training_pb2
 from google.protobuf.internal import containers as _containers
@@ -170,6 +171,16 @@ class ReplayEvent(_message.Message):
     row: HistoryRow
     def __init__(self, replay: _Optional[_Union[ReplayInfo, _Mapping]] = ..., row: _Optional[_Union[HistoryRow, _Mapping]] = ...) -> None: ...
 
+class ReplayGraph(_message.Message):
+    __slots__ = ["graph", "name", "onnx"]
+    GRAPH_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ONNX_FIELD_NUMBER: _ClassVar[int]
+    graph: _graph_pb2.Graph
+    name: str
+    onnx: bytes
+    def __init__(self, name: _Optional[str] = ..., graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., onnx: _Optional[bytes] = ...) -> None: ...
+
 class ReplayInfo(_message.Message):
     __slots__ = ["created_unix_ms", "difference", "error", "finished_unix_ms", "id", "notes", "owner", "rows", "segments", "spec", "state"]
     CREATED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
@@ -226,7 +237,7 @@ class ReplaySegment(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., checkpoint_step: _Optional[int] = ..., first_step: _Optional[int] = ..., end_step: _Optional[int] = ..., state: _Optional[_Union[ReplayState, str]] = ..., steps_done: _Optional[int] = ..., workers: _Optional[_Iterable[str]] = ..., comparison: _Optional[_Union[ReplayComparison, _Mapping]] = ..., kind: _Optional[_Union[ReplaySegment.Kind, str]] = ..., checkpoints: _Optional[int] = ...) -> None: ...
 
 class ReplaySpec(_message.Message):
-    __slots__ = ["any_plan", "at_checkpoints", "end_step", "evaluate", "evaluate_holdout", "every", "first_step", "log", "max_workers", "run", "segment", "segments"]
+    __slots__ = ["any_plan", "at_checkpoints", "end_step", "evaluate", "evaluate_holdout", "every", "first_step", "graphs", "log", "max_workers", "run", "segment", "segments"]
     ANY_PLAN_FIELD_NUMBER: _ClassVar[int]
     AT_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     END_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -234,6 +245,7 @@ class ReplaySpec(_message.Message):
     EVALUATE_HOLDOUT_FIELD_NUMBER: _ClassVar[int]
     EVERY_FIELD_NUMBER: _ClassVar[int]
     FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
+    GRAPHS_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
     MAX_WORKERS_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
@@ -246,12 +258,13 @@ class ReplaySpec(_message.Message):
     evaluate_holdout: bool
     every: int
     first_step: int
+    graphs: _containers.RepeatedCompositeFieldContainer[ReplayGraph]
     log: _containers.RepeatedScalarFieldContainer[str]
     max_workers: int
     run: str
     segment: int
     segments: int
-    def __init__(self, run: _Optional[str] = ..., log: _Optional[_Iterable[str]] = ..., first_step: _Optional[int] = ..., end_step: _Optional[int] = ..., every: _Optional[int] = ..., segment: _Optional[int] = ..., segments: _Optional[int] = ..., max_workers: _Optional[int] = ..., at_checkpoints: bool = ..., evaluate: _Optional[_Union[_training_pb2.Dataset, _Mapping]] = ..., evaluate_holdout: bool = ..., any_plan: bool = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., log: _Optional[_Iterable[str]] = ..., first_step: _Optional[int] = ..., end_step: _Optional[int] = ..., every: _Optional[int] = ..., segment: _Optional[int] = ..., segments: _Optional[int] = ..., max_workers: _Optional[int] = ..., at_checkpoints: bool = ..., evaluate: _Optional[_Union[_training_pb2.Dataset, _Mapping]] = ..., evaluate_holdout: bool = ..., any_plan: bool = ..., graphs: _Optional[_Iterable[_Union[ReplayGraph, _Mapping]]] = ...) -> None: ...
 
 class StartReplayReply(_message.Message):
     __slots__ = ["replay"]
@@ -268,14 +281,16 @@ class StartReplayRequest(_message.Message):
     def __init__(self, spec: _Optional[_Union[ReplaySpec, _Mapping]] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
 
 class StoredReplay(_message.Message):
-    __slots__ = ["info", "job_ids", "request_sha256"]
+    __slots__ = ["graphs", "info", "job_ids", "request_sha256"]
+    GRAPHS_FIELD_NUMBER: _ClassVar[int]
     INFO_FIELD_NUMBER: _ClassVar[int]
     JOB_IDS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_SHA256_FIELD_NUMBER: _ClassVar[int]
+    graphs: _containers.RepeatedCompositeFieldContainer[ReplayGraph]
     info: ReplayInfo
     job_ids: _containers.RepeatedScalarFieldContainer[str]
     request_sha256: str
-    def __init__(self, info: _Optional[_Union[ReplayInfo, _Mapping]] = ..., request_sha256: _Optional[str] = ..., job_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, info: _Optional[_Union[ReplayInfo, _Mapping]] = ..., request_sha256: _Optional[str] = ..., job_ids: _Optional[_Iterable[str]] = ..., graphs: _Optional[_Iterable[_Union[ReplayGraph, _Mapping]]] = ...) -> None: ...
 
 class WatchReplayRequest(_message.Message):
     __slots__ = ["replay_id", "with_rows"]

@@ -1,0 +1,178 @@
+#include "server/replay/program_questions.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "ops/graph/graph_proto.h"
+
+namespace espalier {
+namespace {
+
+std::optional<TensorType> TypeOfRead(const NamedProbe& probe, const FoundProbes& found,
+                                     const std::vector<v1::Program>& programs) {
+  for (size_t r = 0; r < programs.size(); ++r) {
+    for (const v1::RankProbe& read : found.by_rank[r]) {
+      if (read.probe() != probe.numbers[0] || read.points().empty()) continue;
+      const v1::TensorSpec& spec = programs[r].buffers(read.points(0).buffer()).spec();
+      const auto& dims = spec.global().empty() ? spec.dims() : spec.global();
+      // What is subtracted or divided is F32 (worker/trainer/probe_reader.h).
+      const bool computed = read.has_loss_scale() || !read.minus().empty();
+      return TensorType{computed ? DType::kF32 : FromProto(spec.dtype()),
+                        Dims(dims.begin(), dims.end())};
+    }
+  }
+  return std::nullopt;
+}
+
+absl::StatusOr<TensorType> TypeOfSource(const ProbeExpression& source, const ProgramProbes& probes,
+                                        const std::vector<v1::Program>& programs) {
+  for (const NamedProbe& probe : probes.read.probes) {
+    if (probe.probe != source) continue;
+    if (const auto type = TypeOfRead(probe, probes.read, programs); type.has_value()) return *type;
+  }
+  for (const ProbeExpression& derived : probes.derived.probes()) {
+    const std::optional<TensorType> type = probes.derived.TypeOf(derived);
+    if (derived == source && type.has_value()) return *type;
+  }
+  for (const auto& [text, why] : probes.read.lacking) {
+    if (text == ToString(source)) return why;
+  }
+  return absl::NotFoundError(absl::StrCat("'", ToString(source), "' was not found"));
+}
+
+// The fragment for each name that its pattern matches in all inputs that have it.
+absl::StatusOr<std::vector<GraphFragment>> Expanded(const GraphFragment& fragment,
+                                                    const ProbePoints& points) {
+  std::optional<std::set<std::string>> common;
+  for (const GraphFragment::Input& input : fragment.inputs) {
+    const ProbeTarget& target = input.source.targets[0];
+    if (!target.has_wildcard()) continue;
+    std::set<std::string> names;
+    for (const ProbeTarget& match : MatchingTargets(target, points)) names.insert(match.name);
+    if (common.has_value()) {
+      std::erase_if(*common, [&](const std::string& name) { return !names.contains(name); });
+    } else {
+      common = std::move(names);
+    }
+    if (!common->empty()) continue;
+    const absl::Status none = NothingMatches(target, points);
+    return absl::Status(none.code(), absl::StrCat("graph '", fragment.name, "': its input '",
+                                                  input.name, "': ", none.message()));
+  }
+  std::vector<GraphFragment> expanded;
+  for (const std::string& name : *common) expanded.push_back(fragment.For(name));
+  return expanded;
+}
+
+// An answer is told from others by its name.
+absl::Status CheckNamesOfAnswers(const GraphFragments& fragments, const ProbePoints& points,
+                                 const ProgramProbes& probes) {
+  std::set<std::string> taken(points.values());
+  taken.insert(points.parameters().begin(), points.parameters().end());
+  for (const auto& [output, value] : points.outputs()) taken.insert(output);
+  for (const NamedProbe& probe : probes.read.probes) taken.insert(TargetsToString(probe.probe));
+  for (const ProbeExpression& probe : probes.derived.probes()) {
+    taken.insert(TargetsToString(probe));
+  }
+  for (const auto& [name, type] : fragments.answers()) {
+    if (!taken.contains(name)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "graph '", name, "': the model has a value of this name; give the graph another one"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ReplayQuestions> ParseQuestions(const OpRegistry& registry,
+                                               const v1::ReplaySpec& spec) {
+  ReplayQuestions questions;
+  absl::StatusOr<std::vector<ProbeExpression>> probes =
+      ParseProbes({spec.log().begin(), spec.log().end()});
+  if (!probes.ok()) return probes.status();
+  questions.probes = *std::move(probes);
+  absl::StatusOr<std::vector<GraphFragment>> fragments = ParseFragments(registry, spec.graphs());
+  if (!fragments.ok()) return fragments.status();
+  questions.fragments = *std::move(fragments);
+  return questions;
+}
+
+absl::StatusOr<std::vector<v1::HistoryRow>> ProgramQuestions::Complete(
+    std::vector<v1::HistoryRow> rows, int64_t step) const {
+  absl::StatusOr<std::vector<v1::HistoryRow>> derived =
+      probes.derived.Complete(std::move(rows), step, /*training=*/true);
+  if (!derived.ok()) return derived;
+  return fragments.Complete(*std::move(derived), step);
+}
+
+absl::StatusOr<ProgramQuestions> FindQuestions(
+    const OpRegistry& registry, const ProbePoints& points, const std::vector<v1::Program>& programs,
+    const ReplayQuestions& asked, const std::function<absl::StatusOr<Graph>()>& original_graph) {
+  ProgramQuestions result;
+  std::vector<GraphFragment> left;
+  std::map<std::string, std::vector<std::string>> names_of;  // of what a fragment was expanded to
+  for (const GraphFragment& fragment : asked.fragments) {
+    if (fragment.pattern.empty()) {
+      left.push_back(fragment);
+      continue;
+    }
+    absl::StatusOr<std::vector<GraphFragment>> expanded = Expanded(fragment, points);
+    if (!expanded.ok()) {
+      result.lacking_fragments.emplace_back(fragment.name, expanded.status());
+      continue;
+    }
+    for (GraphFragment& one : *expanded) {
+      names_of[fragment.name].push_back(one.name);
+      left.push_back(std::move(one));
+    }
+  }
+  while (true) {
+    std::vector<ProbeExpression> read = asked.probes;
+    const auto first = static_cast<std::ptrdiff_t>(read.size());
+    for (const GraphFragment& fragment : left) {
+      for (const ProbeExpression& source : fragment.sources()) {
+        if (std::find(read.begin() + first, read.end(), source) == read.end()) {
+          read.push_back(source);
+        }
+      }
+    }
+    absl::StatusOr<ProgramProbes> probes =
+        FindProgramProbes(registry, points, programs.size(), read, original_graph);
+    if (!probes.ok()) return probes.status();
+    const auto type_of = [&](const ProbeExpression& source) {
+      return TypeOfSource(source, *probes, programs);
+    };
+    // What a fragment lacks that cannot be answered is not read for it.
+    const size_t before = left.size();
+    std::erase_if(left, [&](const GraphFragment& fragment) {
+      absl::Status status = GraphFragments::Make(registry, {fragment}, type_of).status();
+      if (status.ok()) return false;
+      result.lacking_fragments.emplace_back(fragment.name, std::move(status));
+      return true;
+    });
+    if (left.size() < before) continue;
+    absl::StatusOr<GraphFragments> fragments = GraphFragments::Make(registry, left, type_of);
+    if (!fragments.ok()) return fragments.status();
+    if (absl::Status s = CheckNamesOfAnswers(*fragments, points, *probes); !s.ok()) return s;
+    // If it can be answered for none of its names, it lacks, too.
+    for (const auto& [name, names] : names_of) {
+      const bool any = std::any_of(left.begin(), left.end(), [&](const GraphFragment& fragment) {
+        return std::find(names.begin(), names.end(), fragment.name) != names.end();
+      });
+      if (any) continue;
+      const auto first =
+          std::find_if(result.lacking_fragments.begin(), result.lacking_fragments.end(),
+                       [&](const auto& lack) { return lack.first == names[0]; });
+      const absl::Status why = first->second;
+      result.lacking_fragments.emplace_back(name, why);
+    }
+    result.probes = *std::move(probes);
+    result.fragments = *std::move(fragments);
+    return result;
+  }
+}
+
+}  // namespace espalier
