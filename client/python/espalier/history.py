@@ -16,12 +16,11 @@ from espalier.listing import Info, Listing
 from espalier.rpc import Settings, method
 from espalier.session_stream import numpy_dtype
 from espalier.spelling import meant
+from espalier.step_range import StepsOf, step_bounds
 from espalier.steps import Lost, Open, Read, Sleep, Steps, operation
 from espalier.v1 import probe_pb2, replay_pb2, training_pb2
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
-# One step, steps of a range or slice, or (first, end), where None is no end.
-StepsOf: TypeAlias = "int | range | slice | tuple[int, int | None] | None"
 
 _SOURCES = {"forward": replay_pb2.HistoryRow.FORWARD, "replay": replay_pb2.HistoryRow.REPLAY}
 
@@ -182,25 +181,6 @@ class History(Listing[HistoryInfo]):
                 found.setdefault(row.step, value)
         steps = sorted(found)
         return np.array(steps, np.int64), np.array([found[step] for step in steps], np.float64)
-
-
-def step_bounds(steps: StepsOf) -> tuple[int, int, int]:
-    """First step, end (0: none), and every how many."""
-    if steps is None:
-        return 0, 0, 1
-    first: int | None
-    end: int | None
-    every: int | None = 1
-    if isinstance(steps, (range, slice)):
-        first, end, every = steps.start, steps.stop, steps.step
-    elif isinstance(steps, tuple):
-        first, end = steps
-    else:
-        first, end = steps, steps + 1
-    first, every = first or 0, 1 if every is None else every
-    if first < 0 or every < 1 or (end is not None and end <= first):
-        raise InvalidArgument(f"steps={steps!r}: give a step, a range, or (first, end) with end above first, from 0 on")
-    return first, end or 0, every
 
 
 def query_request(

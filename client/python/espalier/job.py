@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from espalier import errors
 from espalier.counts import check_count, seconds_of
 from espalier.plan import Plan
+from espalier.replay_question import asks_itself, replay_spec
 from espalier.rpc import Settings, idempotency_key, method
+from espalier.step_range import StepsOf
 from espalier.steps import (
     Asynchronous,
     Blocking,
@@ -35,7 +37,7 @@ from espalier.steps import (
     value,
 )
 from espalier.transfer import FolderWriter, Progress
-from espalier.v1 import models_pb2, plan_pb2, training_pb2
+from espalier.v1 import models_pb2, plan_pb2, replay_pb2, training_pb2
 from espalier.watching import Watched, keep_watching
 
 if TYPE_CHECKING:
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
 
     from espalier.graph import Graph
     from espalier.history import History as Logged
-    from espalier.history import StepsOf
     from espalier.replay import AsyncReplay, Replay, ReplayMethods
 
 logger = logging.getLogger("espalier")
@@ -431,22 +432,11 @@ class JobMethods(Generic[R]):
         return (yield from download_weights(record.output_model))
 
     @operation
-    def replay(
-        self,
-        *,
-        log: str | Sequence[str] = (),
-        steps: StepsOf = None,
-        every: int = 1,
-        segment: tuple[int, int] | None = None,
-        workers: int | None = None,
-        any_plan: bool = False,
-        at: str | None = None,
-        evaluate: str | None = None,
-    ) -> Steps[R]:
+    @asks_itself(replay_spec)
+    def replay(self, spec: replay_pb2.ReplaySpec) -> Steps[R]:
         """As client.replay, of this job."""
-        from espalier.replays import replay_spec, start_replay
+        from espalier.replays import start_replay
 
-        spec = replay_spec(self.id, log, steps, every, segment, workers, any_plan, at, evaluate)
         return (yield from start_replay(self._connection, spec, self._make_replay))
 
     @operation

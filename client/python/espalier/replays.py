@@ -2,79 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from espalier.counts import check_count
-from espalier.errors import InvalidArgument
-from espalier.history import StepsOf, step_bounds
 from espalier.job import time_of
 from espalier.listing import Info, Listing
 from espalier.plan import seconds, size
 from espalier.replay import Comparison, ReplayMethods, comparison_of, replay_state, steps_of
+from espalier.replay_question import asks, replay_spec
 from espalier.rpc import idempotency_key, method
-from espalier.spelling import meant
 from espalier.steps import Steps, Unary, operation
-from espalier.v1 import replay_pb2, training_pb2
+from espalier.v1 import replay_pb2
 
 R = TypeVar("R", bound=ReplayMethods)
-Segment = tuple[int, int]
-
-
-def replay_spec(
-    run: str,
-    log: str | Sequence[str],
-    steps: StepsOf,
-    every: int,
-    segment: Segment | None,
-    workers: int | None,
-    any_plan: bool,
-    at: str | None,
-    evaluate: str | None,
-) -> replay_pb2.ReplaySpec:
-    """The message for the arguments of client.replay. InvalidArgument for what cannot be meant."""
-    first, end, stride = step_bounds(steps)
-    check_count("every", every)
-    if stride != 1 and every != 1:
-        raise InvalidArgument(f"steps={steps!r} and every={every} both say which steps are logged; give one of them")
-    spec = replay_pb2.ReplaySpec(
-        run=run,
-        log=[log] if isinstance(log, str) else list(log),
-        first_step=first,
-        end_step=end,
-        every=every * stride,
-        max_workers=0 if workers is None else check_count("workers", workers),
-        any_plan=any_plan,
-    )
-    if segment is not None:
-        if not isinstance(segment, tuple) or len(segment) != 2:
-            raise InvalidArgument(f"segment={segment!r}: accepted is (k, n), part k of n, from 1 on")
-        spec.segments = check_count("segment: n", segment[1], 1, (1 << 31) - 1)
-        spec.segment = check_count("segment: k", segment[0], 1, spec.segments)
-    if at is not None:
-        if at != "checkpoints":
-            raise InvalidArgument(f"at={at!r}: accepted is 'checkpoints'{meant(str(at), ['checkpoints'])}")
-        spec.at_checkpoints = True
-    if evaluate is not None:
-        if at is None:
-            raise InvalidArgument("evaluate: checkpoints are evaluated: give at='checkpoints', too")
-        if evaluate == "holdout":
-            spec.evaluate_holdout = True
-        else:
-            spec.evaluate.CopyFrom(_dataset(evaluate))
-    return spec
-
-
-def _dataset(given: str) -> training_pb2.Dataset:
-    """Without a format, which is that of the job's dataset."""
-    if not isinstance(given, str) or not given:
-        raise InvalidArgument(
-            f"evaluate is {given!r}; accepted: 'holdout', the name of a dataset of client.upload, or 's3://...'"
-        )
-    is_uri = given.startswith(("artifact:", "s3://", "/"))
-    return training_pb2.Dataset(uri=given if is_uri else f"artifact:{given}")
 
 
 @dataclass(frozen=True, repr=False)
@@ -197,52 +139,31 @@ class ReplayCalls(Generic[R]):
     _make_replay: Callable[[str], R]
 
     @operation
-    def replay(
-        self,
-        run: str,
-        *,
-        log: str | Sequence[str] = (),
-        steps: StepsOf = None,
-        every: int = 1,
-        segment: Segment | None = None,
-        workers: int | None = None,
-        any_plan: bool = False,
-        at: str | None = None,
-        evaluate: str | None = None,
-    ) -> Steps[R]:
+    @asks(replay_spec)
+    def replay(self, spec: replay_pb2.ReplaySpec) -> Steps[R]:
         """Trains steps of recorded runs again and logs what nobody logged then; compares every loss with the record.
 
         Returns at once; Replay.wait() waits. run: "NAME@V", "NAME" (the newest version), or a job's id; "*" in NAME:
         the newest version of each experiment that matches; "NAME@*": all versions. log: probes, "norm(grad(layers.*))",
-        "histogram(relu_1, 64)" (`espalier help replay` lists them); none: only losses are compared. steps: a step, a
-        range, or (first, end); None: all. every: only every so many of these. segment: (k, n), only part k of n, from
-        1 on. workers: at most so many at once; None: all that are idle. any_plan: where workers like the recorded ones
-        are not idle, others will do, and losses are compared within a tolerance. at="checkpoints": only at steps that
-        have a checkpoint, without training: parameters, optimizer state and, with evaluate="holdout" or the name of a
+        "histogram(relu_1, 64)" (`espalier help replay` lists them); none: only losses are compared. graphs: small
+        graphs by the names of their answers, evaluated in each logged step: an espalier.Graph, or ONNX (a model, its
+        bytes or a path), whose inputs are named after what they read, such as "grad(w)". steps: a step, a range, or
+        (first, end); None: all. every: only every so many of these. segment: (k, n), only part k of n, from 1 on.
+        workers: at most so many at once; None: all that are idle. any_plan: where workers like the recorded ones are
+        not idle, others will do, and losses are compared within a tolerance. at="checkpoints": only at steps that have
+        a checkpoint, without training: parameters, optimizer state and, with evaluate="holdout" or the name of a
         dataset, an evaluation. Its notes are shown as warnings (EspalierWarning).
 
-        InvalidArgument for a probe that cannot be read, and steps that were not trained; NotFound for an unknown run or
-        a name that no run has; FailedPrecondition for a run that was not recorded.
+        InvalidArgument for a probe that cannot be read, a graph that cannot be evaluated, and steps that were not
+        trained; NotFound for an unknown run or a name that no run has; FailedPrecondition for a run that was not
+        recorded.
         """
-        spec = replay_spec(run, log, steps, every, segment, workers, any_plan, at, evaluate)
         return (yield from start_replay(self._connection, spec, self._make_replay))
 
     @operation
-    def estimate_replay(
-        self,
-        run: str,
-        *,
-        log: str | Sequence[str] = (),
-        steps: StepsOf = None,
-        every: int = 1,
-        segment: Segment | None = None,
-        workers: int | None = None,
-        any_plan: bool = False,
-        at: str | None = None,
-        evaluate: str | None = None,
-    ) -> Steps[ReplayEstimate]:
+    @asks(replay_spec)
+    def estimate_replay(self, spec: replay_pb2.ReplaySpec) -> Steps[ReplayEstimate]:
         """What `replay` with the same arguments would take, and names that runs lack. Errors as `replay`."""
-        spec = replay_spec(run, log, steps, every, segment, workers, any_plan, at, evaluate)
         request = replay_pb2.EstimateReplayRequest(spec=spec)
         reply = yield Unary(method("Replay", "Estimate"), request, self._connection.settings.plan_timeout)
         return _estimate_of(reply.estimate)

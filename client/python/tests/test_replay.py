@@ -1,6 +1,7 @@
 """client.replay: recorded steps trained again, their answers, and what is said when a loss is not the recorded one."""
 
 import asyncio
+import functools
 import pickle
 import re
 import sqlite3
@@ -20,7 +21,7 @@ from espalier.aio import AsyncClient
 from espalier.client import Client
 from espalier.graph import Graph
 from espalier.replay import comparison_of
-from espalier.replays import replay_spec
+from espalier.replay_question import replay_spec
 from espalier.training import fit
 from espalier.v1 import cluster_pb2, replay_pb2, training_pb2
 
@@ -213,6 +214,8 @@ def test_the_guide_runs(daemon, capsys, monkeypatch):
     names = run("record-and-replay.md", {}, marked=True)
     assert list(names["steps"]) == [12, 14, 16, 18]
     assert {row.step for row in names["came"]} == {12, 14, 16, 18}
+    assert len(names["cosines"]) == 10
+    assert np.all(np.abs(names["cosines"]) < 1)
     assert "losses compared with the record: 9 to the bit" in capsys.readouterr().out
 
 
@@ -234,10 +237,7 @@ def test_asyncio_has_it_too(daemon, trained):
 
 
 def test_checkpoints_and_evaluations_are_asked_for_as_the_protocol_says():
-    def asked(**arguments):
-        given = {"log": (), "steps": None, "every": 1, "segment": None, "workers": None, "any_plan": False}
-        return replay_spec("lm", **{**given, "at": None, "evaluate": None, **arguments})
-
+    asked = functools.partial(replay_spec, "lm")
     assert asked() == replay_pb2.ReplaySpec(run="lm", every=1)
     assert asked(at="checkpoints", log="param(w)").at_checkpoints
     held = asked(at="checkpoints", evaluate="holdout")

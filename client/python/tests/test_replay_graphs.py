@@ -1,0 +1,246 @@
+"""Graphs of the user's own in replays: their answers are NumPy's on the whole tensors."""
+
+import json
+import re
+import subprocess
+
+import numpy as np
+import pytest
+from small import CLASSES, FEATURES, HIDDEN, examples, graph
+
+import espalier
+from espalier import errors, ops
+from espalier.graph import Graph
+from espalier.local_cluster import find_program
+from espalier.training import fit
+
+onnx = pytest.importorskip("onnx")
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+STEPS = 24
+SETTINGS = {
+    "optimizer": "adam",
+    "batch_size": 32,
+    "shuffle": False,
+    "record": "every:8",
+    "search": {"strategy": "single_device"},
+    "verbose": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def trained(daemon):
+    return fit(graph(), examples(), steps=STEPS, name="graphs", client=daemon, **SETTINGS)
+
+
+def cosine(left="grad(w1)", right="state(w1, adam_m)", dims=("r", "c")):
+    """The cosine of the angle between two tensors, as an ONNX model; with a constant inside."""
+    epsilon = numpy_helper.from_array(np.float32(1e-30), "epsilon")
+    nodes = [
+        helper.make_node("Mul", [left, right], ["product"]),
+        helper.make_node("ReduceSum", ["product"], ["dot"], keepdims=0),
+        helper.make_node("ReduceL2", [left], ["a"], keepdims=0),
+        helper.make_node("ReduceL2", [right], ["b"], keepdims=0),
+        helper.make_node("Mul", ["a", "b"], ["norms"]),
+        helper.make_node("Add", ["norms", "epsilon"], ["positive"]),
+        helper.make_node("Div", ["dot", "positive"], ["y"]),
+    ]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name in (left, right)]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ())]
+    made = helper.make_graph(nodes, "cosine", inputs, outputs, [epsilon])
+    return helper.make_model(made, opset_imports=[helper.make_opsetid("", 13)])
+
+
+def signal_to_noise(name="grad(w1)"):
+    """Mean over standard deviation, and the mean; any shape will do."""
+    made = Graph("signal")
+    x = made.input(name, ())
+    mean = ops.reduce_mean(x)
+    deviation = ops.subtract(x, mean)
+    variance = ops.reduce_mean(ops.multiply(deviation, deviation))
+    made.output("ratio", ops.divide(mean, ops.sqrt(variance)))
+    made.output("mean", mean)
+    return made
+
+
+def row_norms(name="param(w1)"):
+    made = Graph("rows")
+    x = made.input(name, (HIDDEN, FEATURES))
+    made.output("norms", ops.sqrt(ops.reduce_sum_square(x, axes=[1])))
+    return made
+
+
+def by_step(rows, label):
+    return {row.step: row.value for row in rows if row.label == label}
+
+
+def of_vectors(a, b):
+    return (a * b).sum() / np.linalg.norm(a) / np.linalg.norm(b)
+
+
+def test_answers_are_numpys_on_the_whole_tensors(daemon, trained, tmp_path):
+    path = tmp_path / "cosine.onnx"
+    onnx.save(cosine(), path)
+    replay = daemon.replay(
+        "graphs",
+        log=["grad(w1)", "state(w1, adam_m)", "param(w1)", "loss"],
+        graphs={
+            "cosine": cosine(),
+            "bytes": cosine().SerializeToString(),
+            "file": path,
+            "signal": signal_to_noise(),
+            "rows": row_norms(),
+        },
+        steps=(5, 15),
+    )
+    record = replay.wait(verbose=0)
+    rows = replay.rows()
+    assert replay.comparison.bits
+    assert (len(rows), record.rows) == (100, 100)
+    assert [graph.name for graph in record.spec.graphs] == ["cosine", "bytes", "file", "signal", "rows"]
+    assert not any(graph.HasField("graph") or graph.onnx for graph in record.spec.graphs)
+    gradients, moments, weights = (by_step(rows, name) for name in ("grad(w1)", "state(w1, adam_m)", "param(w1)"))
+    for step, gradient in gradients.items():
+        for name in ("cosine", "bytes", "file"):
+            np.testing.assert_allclose(by_step(rows, name)[step], of_vectors(gradient, moments[step]), rtol=1e-5)
+        np.testing.assert_allclose(by_step(rows, "signal.mean")[step], gradient.mean(), rtol=1e-4, atol=1e-8)
+        ratio = gradient.mean() / gradient.std()
+        np.testing.assert_allclose(by_step(rows, "signal.ratio")[step], ratio, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(by_step(rows, "rows")[step], np.linalg.norm(weights[step], axis=1), rtol=1e-5)
+    steps, cosines = trained.job.logged(log="cosine").curve("cosine")
+    assert list(steps) == list(range(5, 15))
+    np.testing.assert_array_equal(cosines, [by_step(rows, "cosine")[step] for step in steps])
+
+
+def test_checkpoints_answer_them_without_training(daemon, trained):
+    asked = {"graphs": {"rows": row_norms(), "cosine": cosine("param(w1)")}}
+    replay = daemon.replay("graphs", at="checkpoints", **asked)
+    replay.wait(verbose=0)
+    read = replay.rows()
+    again = daemon.replay("graphs", steps=(0, STEPS), every=8, **asked)
+    again.wait(verbose=0)
+    assert sorted(by_step(read, "rows")) == [0, 8, 16, 24]
+    for name in ("rows", "cosine"):
+        for step, value in by_step(again.rows(), name).items():
+            np.testing.assert_array_equal(by_step(read, name)[step], value)
+    with pytest.raises(errors.InvalidArgument, match=r"graph 'a': its input 'grad\(w1\)' is not in checkpoints"):
+        daemon.replay("graphs", at="checkpoints", graphs={"a": cosine()})
+
+
+def test_wildcards_mean_each_name_that_matches(daemon, trained):
+    asked = {"cosine": cosine("grad(w*)", "param(w*)"), "signal": signal_to_noise("grad(b*)")}
+    replay = daemon.replay("graphs", log="grad(b*)", graphs=asked, steps=(3, 5))
+    replay.wait(verbose=0)
+    rows = replay.rows()
+    outputs = {f"signal({name}).{output}" for name in ("b1", "b2") for output in ("mean", "ratio")}
+    assert {row.label for row in rows} == {"cosine(w1)", "cosine(w2)", "grad(b1)", "grad(b2)", *outputs}
+    for step, gradient in by_step(rows, "grad(b1)").items():
+        np.testing.assert_allclose(by_step(rows, "signal(b1).mean")[step], gradient.mean(), rtol=1e-4, atol=1e-8)
+    assert daemon.history("graphs", log="cosine(*)").curve("cosine(w2)")[0].tolist() == [3, 4]
+
+
+def test_an_estimate_counts_their_answers(daemon, trained):
+    asked = {"graphs": {"rows": row_norms(), "signal": signal_to_noise()}, "steps": (8, 16)}
+    estimate = daemon.estimate_replay("graphs", log="norm(grad(w1))", **asked)
+    assert estimate.rows == 8 * 4
+    alone = daemon.estimate_replay("graphs", log="norm(grad(w1))", steps=(8, 16))
+    assert 0 < estimate.bytes - alone.bytes < 8 * 1000  # not those of what is read
+    assert daemon.estimate_replay("graphs", graphs={"rows": row_norms()}, at="checkpoints", steps=(8, None)).rows == 3
+
+
+def test_versions_have_shapes_and_names_of_their_own(daemon):
+    def wide(width, name):
+        made = Graph("wide")
+        x, labels = made.input("x", (None, FEATURES)), made.input("labels", (None,), "int64")
+        weight = made.parameter(name, data=np.linspace(-1, 1, width * FEATURES).reshape(width, FEATURES))
+        made.output("loss", made.op("sparse_categorical_crossentropy", [made.op("linear", [x, weight]), labels]))
+        return made
+
+    for version, trains in (("many-a", wide(3, "w1")), ("many-b", wide(7, "w1")), ("many-c", wide(3, "w0"))):
+        fit(trains, examples(), steps=4, name=version, client=daemon, **SETTINGS)
+    asked = {"log": "loss", "graphs": {"cosine": cosine()}}
+    assert daemon.estimate_replay("many-*", **asked).lacking == {"many-c@1": ("cosine",)}
+    with pytest.warns(espalier.EspalierWarning, match="many-c@1 has no cosine: graph 'cosine': there is no"):
+        replay = daemon.replay("many-*", **asked)
+    replay.wait(verbose=0)
+    answered = {row.run for row in replay.rows() if row.label == "cosine"}
+    assert answered == {"many-a@1", "many-b@1"}
+    assert len([row for row in replay.rows() if row.label == "loss"]) == 12
+    with pytest.raises(errors.NotFound, match="there is no gradient of 'w1'; there are: 'w0'"):
+        daemon.replay("many-c", graphs={"cosine": cosine()})
+
+
+def test_what_cannot_be_evaluated_is_refused_with_what_is_accepted(daemon, trained, tmp_path):
+    random = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("RandomNormalLike", ["param(w1)"], ["y"], name="draws")],
+            "random",
+            [helper.make_tensor_value_info("param(w1)", TensorProto.FLOAT, (HIDDEN, FEATURES))],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, (HIDDEN, FEATURES))],
+        ),
+        opset_imports=[helper.make_opsetid("", 13)],
+    )
+    shapes = Graph("shapes")
+    shapes.output("y", ops.matmul(shapes.input("param(w1)", ()), shapes.input("param(w2)", ()), name="twice"))
+    nothing = Graph("nothing")
+    nothing.input("param(w1)", ())
+    (tmp_path / "text.txt").write_text("no graph")
+    for given, says in (
+        (cosine("grad(w7)"), "graph 'a': there is no gradient of 'w7'; there are: 'w1', "),
+        (cosine("norm(grad(w1))"), "its input 'norm(grad(w1))' is not one tensor; accepted: names such as relu_1"),
+        (cosine("grad(w1)", "state(w1, *)"), "its input 'state(w1, *)' is not one tensor"),
+        (cosine("grad(w*)", "param(*)"), "its inputs have the patterns 'w*' and '*'; accepted: one"),
+        (cosine("grad(v*)"), "its input 'grad(v*)': no gradient matches; there are: 'b1', 'b2'"),
+        (cosine(dims=(2, FEATURES)), f"is declared as f32[2, {FEATURES}]; in the run it is f32[{HIDDEN}, {FEATURES}]"),
+        (cosine("batch(labels)"), "its input 'batch(labels)' is declared as f32"),
+        (random, "draws"),
+        (shapes, "node 'twice' (matmul, "),
+        (nothing, "it has no output"),
+        (b"no model", "graph 'a': "),
+        (tmp_path / "text.txt", "text.txt holds no graph; accepted: an .onnx file"),
+        (tmp_path / "none.onnx", "none.onnx: No such file"),
+        (7, "graphs['a'] is a int; accepted: an espalier.Graph, an onnx.ModelProto"),
+    ):
+        with pytest.raises(errors.EspalierError, match=re.escape(says)):
+            daemon.replay("graphs", graphs={"a": given})
+    for name in ("loss", "w1", "", "a*"):
+        with pytest.raises(errors.InvalidArgument, match=r"accepted|another one"):
+            daemon.estimate_replay("graphs", graphs={name: cosine()})
+    assert len(daemon.replays("graphs")) == len([r for r in daemon.replays("graphs") if r.state == "succeeded"])
+
+
+def test_the_command_line_reads_them_from_files(daemon, trained, tmp_path):
+    onnx.save(cosine(), tmp_path / "cosine.onnx")
+    onnx.save(cosine("grad(w9)"), tmp_path / "wrong.onnx")
+    (tmp_path / "rows.pb").write_bytes(row_norms().proto.SerializeToString())
+
+    def replay(*flags):
+        asked = ["replay", "graphs", "--steps=6:8", f"--coordinator={daemon.address}", *flags]
+        command = [find_program("espalier"), *asked]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    done = replay("--log-graph=cosine.onnx", "--log-graph=norms=rows.pb", "--log=loss", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = [line for line in map(json.loads, done.stdout.splitlines()) if "step" in line]
+    assert sorted(row["name"] for row in rows) == ["cosine"] * 2 + ["loss"] * 2 + ["norms"] * 2
+    for flags, says in (
+        (["--log-graph=wrong.onnx"], "wrong.onnx: graph 'wrong': there is no gradient of 'w9'; there are: 'w1'"),
+        (["--log-graph=none.onnx"], "none.onnx"),
+        (["--log-graph=norms=cosine.pb"], "cosine.pb"),
+    ):
+        failed = replay(*flags)
+        assert failed.returncode != 0
+        assert says in failed.stderr
+
+
+def test_logits_of_the_classes_are_read_by_their_name(daemon, trained):
+    """As users do not know that a graph's values are called after their nodes, the error says so."""
+    with pytest.raises(errors.NotFound, match=r"there is no value 'linear_1'; there are: 'linear_1\.y'"):
+        daemon.replay("graphs", log="linear_1")
+    replay = daemon.replay("graphs", log=["linear_1.y", "loss", "accuracy"], steps=(0, 2))
+    replay.wait(verbose=0)
+    rows = replay.rows()
+    assert by_step(rows, "linear_1.y")[0].shape == (32, CLASSES)
+    np.testing.assert_allclose([by_step(rows, "loss")[step] for step in (0, 1)], trained.history["loss"][:2], rtol=1e-6)
+    accuracies = [float(by_step(rows, "accuracy")[step]) for step in (0, 1)]
+    np.testing.assert_allclose(accuracies, trained.history["accuracy"][:2], rtol=1e-6)
