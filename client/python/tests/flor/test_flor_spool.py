@@ -407,11 +407,14 @@ def test_without_boto3_the_remedy_is_said_before_training(tmp_path):
     assert done.stdout == ""
 
 
-def test_workers_of_a_data_loader_do_not_keep_the_copier(tmp_path):
+def test_workers_of_a_data_loader_do_not_keep_the_copier_of_a_killed_program(tmp_path):
     url = str(tmp_path / "spool")
     child = "(os.fork() == 0 and (os.close(1), os.close(2), time.sleep(20), os._exit(0))) if epoch == 0 else None"
+    killed = "time.sleep(0.2)\n    if epoch == 7: os.kill(os.getpid(), 9)"
     began = time.monotonic()
-    done = Machine(tmp_path / "one").run(program(child), "--flor", "np", "--flor_spool", url)
+    done = Machine(tmp_path / "one").run(
+        program(child + "\n    " + killed), "--flor", "np", "--flor_spool", url, fails=True
+    )
     assert time.monotonic() - began < 15
     assert "copied np@1" in done.stderr
 
