@@ -45,6 +45,7 @@ class Replayer(Working):
         self.version = version
         self.record = records.read(version)
         self._journal: store.Journal | None = None
+        self._unfetched: set[tuple[str, str]] = set()  # checkpoints that the spool did not give
         self._stored: Path | None = None  # the file of the new values
         self._mode = "replay"  # of this epoch: see segments.Step
         self._outside = True  # outside of the main loop, values are stored by the segment that has the neighbour epoch
@@ -235,9 +236,12 @@ class Replayer(Working):
 
     def _available(self, label: str, place: str) -> bool:
         """Whether a block has a checkpoint here, after fetching it if a spool has it."""
+        if (label, place) in self._unfetched:
+            return False
         try:
             return self.version.fetched_checkpoint(label, place).exists()
         except (EspalierError, OSError) as error:
+            self._unfetched.add((label, place))
             if self._mode == "restore":  # the epochs before were not executed
                 raise
             self._say_once(f"WARNING: a checkpoint cannot be fetched, and its block is executed instead: {error}")

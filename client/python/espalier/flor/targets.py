@@ -16,6 +16,7 @@ from espalier.errors import FailedPrecondition, InvalidArgument, NotFound, Permi
 from espalier.flor import store
 
 FAILURES = (NotFound, PermissionDenied, Unavailable, OSError)  # what a target raises that does not answer, or refuses
+_ATTEMPTS = 3
 _CHUNK = 1 << 20
 _PART = 16 << 20  # of a large file, for S3
 
@@ -167,7 +168,7 @@ class S3:
 
         self.url, self.moved = f"s3://{bucket}/{prefix}".rstrip("/"), 0
         self._bucket, self._prefix = bucket, f"{prefix}/" if prefix else ""
-        retries = {"mode": "standard", "max_attempts": 3}
+        retries = {"mode": "standard", "max_attempts": _ATTEMPTS}
         with self._errors(self.url):
             self._client = boto3.client("s3", config=Config(retries=retries, connect_timeout=10, read_timeout=60))
         # No threads: at the end of the interpreter none can begin.
@@ -226,14 +227,20 @@ class S3:
         """A small file; None if it is not there."""
         from botocore.exceptions import ClientError
 
-        with self._errors(f"{self.url}/{name}"):
+        for attempt in range(_ATTEMPTS):  # boto3 repeats requests, not the reading of their answers
             try:
-                data: bytes = self._client.get_object(**self._at(name))["Body"].read()
-            except ClientError as error:
-                if error.response.get("Error", {}).get("Code") == "NoSuchKey":
-                    return None
-                raise
-        return data
+                with self._errors(f"{self.url}/{name}"):
+                    try:
+                        data: bytes = self._client.get_object(**self._at(name))["Body"].read()
+                        return data
+                    except ClientError as error:
+                        if error.response.get("Error", {}).get("Code") == "NoSuchKey":
+                            return None
+                        raise
+            except Unavailable:
+                if attempt + 1 == _ATTEMPTS:
+                    raise
+        return None
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """A file in parts. NotFound if it is not there."""

@@ -165,6 +165,7 @@ FAULTS = {
         GET | {"match": "epoch%3D3", "do": "reset"},
         GET | {"match": "log.jsonl", "do": "truncate"},
         GET | {"match": "version.json", "do": "reset"},
+        GET | {"match": "spool.json", "do": "truncate"},
     ],
 }
 
