@@ -208,6 +208,52 @@ TEST_F(CopiedShardsStoreTest, AHostThatLostItsDiskReadsAnothersCopy) {
   }
 }
 
+// They are written right before a shard, and only once.
+TEST_F(CopiedShardsStoreTest, WhatCheckpointsShareHasCopiesLikeTheirShards) {
+  Host a("a"), b("b"), fresh("fresh");
+  const auto writing = StoreOn(a, {b.peer(), {}});
+  CheckpointEntry entry = Half(0);
+  entry.spec.global = {kElements};
+  std::string shared;
+  for (const int step : {5, 6, 7, 8}) {
+    Numbers frozen(77), numbers(static_cast<float>(step));
+    Manifest manifest;
+    manifest.steps_done = step;
+    if (step == 5) {
+      entry.name = "frozen";
+      const auto file = WriteUnchangedShard(*writing, FolderAt(step), 0, {entry}, frozen);
+      ASSERT_TRUE(file.ok()) << file.status();
+      shared = file->sha256;
+    }
+    entry.name = "w";
+    const auto file = WriteCheckpointShard(*writing, FolderAt(step), 0, {entry}, numbers);
+    ASSERT_TRUE(file.ok()) << file.status();
+    ManifestFile unchanged = {"unchanged-rank-0.safetensors", shared, 0, true};
+    unchanged.bytes = a.cache().OpenFile(shared)->size();
+    manifest.files = {*file, unchanged};
+    ASSERT_EQ(WriteManifest(*Folder(), FolderAt(step), manifest), absl::OkStatus());
+    for (Host* host : {&a, &b}) {
+      for (const std::string& sha256 : {file->sha256, shared}) {
+        EXPECT_TRUE(Eventually([&] { return host->cache().OpenFile(sha256) != nullptr; })) << step;
+      }
+    }
+  }
+  SpoilOriginal(8, 0);
+  Spoil(FolderOfTest() / "store" / kJob / "attempt-1" / "unchanged-rank-0.safetensors");
+  for (Host* host : {&a, &fresh}) {
+    const auto again = StoreOn(*host, {std::nullopt, {b.peer()}});
+    auto reader = CheckpointReader::Open(*again, FolderAt(8));
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    std::vector<float> numbers(kElements);
+    ASSERT_EQ((*reader)->Read("frozen", entry.spec, numbers.data()), absl::OkStatus());
+    EXPECT_EQ(numbers[0], 77);
+    ASSERT_EQ((*reader)->Read("w", entry.spec, numbers.data()), absl::OkStatus());
+    EXPECT_EQ(numbers[0], 8);
+    EXPECT_EQ((*reader)->Verify(), absl::OkStatus());
+    EXPECT_EQ(again->sources().store(), 0);
+  }
+}
+
 TEST_F(CopiedShardsStoreTest, APeerThatDiesIsNotMissed) {
   Host a("a"), b("b"), fresh("fresh");
   const auto first = StoreOn(a, {b.peer(), {}}), second = StoreOn(b);

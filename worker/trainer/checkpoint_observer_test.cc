@@ -292,6 +292,68 @@ class FrozenParameterTest : public CheckpointObserverTest {
   std::vector<float> values_ = std::vector<float>(kFrozen);
 };
 
+// Memory that the host does not access, as of a GPU.
+class OtherMemory : public Device {
+ public:
+  explicit OtherMemory(Device* device) : device_(*device) {}
+  const v1::Device& description() const override { return device_.description(); }
+  bool is_host() const override { return false; }
+  const KernelRegistry& kernels() const override { return device_.kernels(); }
+  absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) override {
+    return device_.Allocate(bytes);
+  }
+  absl::Status CopyToDevice(void* destination, const void* host, int64_t bytes) override {
+    return device_.CopyToDevice(destination, host, bytes);
+  }
+  absl::Status CopyToHost(void* host, const void* source, int64_t bytes) override {
+    return device_.CopyToHost(host, source, bytes);
+  }
+  absl::Status CopyBox(const BoxCopy& copy) override { return device_.CopyBox(copy); }
+  absl::StatusOr<std::unique_ptr<HostMemory>> AllocateHost(int64_t bytes) override {
+    return device_.AllocateHost(bytes);
+  }
+  absl::StatusOr<uint64_t> BeginCopyToHost(void* host, const void* source, int64_t bytes) override {
+    return device_.BeginCopyToHost(host, source, bytes);
+  }
+  absl::StatusOr<uint64_t> BeginCopyToDevice(void* destination, const void* host,
+                                             int64_t bytes) override {
+    return device_.BeginCopyToDevice(destination, host, bytes);
+  }
+  absl::Status AwaitCopy(uint64_t ticket) override { return device_.AwaitCopy(ticket); }
+  absl::Status Fill(void* destination, DType dtype, int64_t count, double value) override {
+    return device_.Fill(destination, dtype, count, value);
+  }
+
+ protected:
+  void Free(void*, int64_t) override {}  // what it allocates is freed by the other one
+
+ private:
+  Device& device_;
+};
+
+// Copied beforehand, or written while the steps wait.
+TEST_F(FrozenParameterTest, IsCopiedFromMemoryThatTheHostDoesNotAccess) {
+  OtherMemory device(device_.get());
+  const v1::Program program = executor_->program();
+  for (const int64_t most : {int64_t{1} << 30, int64_t{1} << 10, int64_t{0}}) {
+    ExecutorOptions options;
+    options.device = &device;
+    auto made = Executor::Create(program, options);
+    ASSERT_TRUE(made.ok()) << made.status();
+    executor_ = *std::move(made);
+    shards_.clear();
+    std::filesystem::remove_all(JoinPath(testing::TempDir(), Root()));
+    ShardWriter writer({&store_, executor_.get(), &device, most});
+    ASSERT_EQ(Run(writer, 0, 4, 2), absl::OkStatus());
+    ASSERT_EQ(shards_.size(), 2u);
+    for (const v1::CheckpointShard& shard : shards_) {
+      ExpectValues(shard);
+      ExpectFrozenValues(shard);
+    }
+  }
+  executor_ = nullptr;  // before the device
+}
+
 TEST_F(FrozenParameterTest, IsWrittenOnceAndEachCheckpointHasIt) {
   const std::unique_ptr<ShardWriter> writer = Writer(1 << 10);  // the frozen one is not copied
   ASSERT_EQ(Run(*writer, 0, 2, 2), absl::OkStatus());
