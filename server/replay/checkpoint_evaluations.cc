@@ -85,8 +85,10 @@ absl::StatusOr<EvaluationProbes> FindEvaluationProbes(const AttemptTools& tools,
   batches.size = prepared.batch_size;
   batches.examples = prepared.evaluation_examples;
   batches.count = (batches.examples + batches.size - 1) / batches.size;
-  return FindEvaluationProbes(*tools.registry, *graph, program.lowered().evaluation, probes,
-                              batches);
+  return FindEvaluationProbes(
+      *tools.registry, *graph, program.lowered().evaluation, probes, batches, [&] {
+        return GraphBeforeRewrites(*tools.registry, prepared.model, prepared.graph, batches.size);
+      });
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointEvaluations>> CheckpointEvaluations::Make(

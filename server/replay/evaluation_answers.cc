@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "ops/graph/graph_proto.h"
@@ -9,6 +12,7 @@
 #include "ops/probe/reduce.h"
 #include "ops/tensor/view.h"
 #include "planner/lowering/probe_points.h"
+#include "server/replay/program_probes.h"
 
 namespace espalier {
 namespace {
@@ -132,13 +136,82 @@ TensorView ViewOf(v1::TensorValue* value) {
               {FromProto(value->dtype()), Dims(value->dims().begin(), value->dims().end())})};
 }
 
+TensorType TypeRead(const v1::Program& program, const v1::RankProbe& read) {
+  const v1::TensorSpec& spec = program.buffers(read.points(0).buffer()).spec();
+  const auto& dims = spec.global().empty() ? spec.dims() : spec.global();
+  return {FromProto(spec.dtype()), Dims(dims.begin(), dims.end())};
+}
+
+// The last `count` probes that were found are not asked for.
+void SeparateSources(size_t count, EvaluationProbes* made) {
+  std::vector<NamedProbe>& all = made->found.probes;
+  const auto first = all.end() - static_cast<std::ptrdiff_t>(count);
+  for (auto probe = all.begin(); probe != first; ++probe) {
+    made->first_source += static_cast<int>(probe->numbers.size());
+  }
+  made->sources.probes.assign(first, all.end());
+  all.erase(first, all.end());
+  for (NamedProbe& source : made->sources.probes) source.numbers[0] -= made->first_source;
+  for (const std::vector<v1::RankProbe>& of_rank : made->found.by_rank) {
+    std::vector<v1::RankProbe>& sources = made->sources.by_rank.emplace_back();
+    for (const v1::RankProbe& probe : of_rank) {
+      if (probe.probe() < made->first_source) continue;
+      sources.push_back(probe);
+      sources.back().set_probe(probe.probe() - made->first_source);
+    }
+  }
+}
+
+// Adds probes that are computed from the sources.
+absl::Status AddDerived(const OpRegistry& registry, const ProbePoints& points,
+                        const std::vector<v1::Program>& programs, const Graph& original,
+                        const std::vector<ProbeExpression>& derived, EvaluationProbes* made) {
+  const auto in_full = [](const ProbeTarget& target) {
+    return ProbeExpression{{target}, Reduction{Reduction::kFull}};
+  };
+  std::map<std::string, TensorType> types;  // of the sources
+  for (const NamedProbe& source : made->sources.probes) {
+    for (size_t r = 0; r < programs.size(); ++r) {
+      for (const v1::RankProbe& read : made->sources.by_rank[r]) {
+        if (read.probe() != source.numbers[0]) continue;
+        types[TargetsToString(source.probe)] = TypeRead(programs[r], read);
+      }
+    }
+  }
+  const Layouts layouts(registry, original, made->batches.size);
+  std::vector<ProbeExpression> tensors;
+  for (const ProbeExpression& probe : derived) {
+    for (const ProbeTarget& target : probe.targets) {
+      if (!types.contains(TargetsToString(in_full(target)))) tensors.push_back(in_full(target));
+    }
+  }
+  absl::StatusOr<DerivedValues> values = DerivedValues::Make(registry, original, points, tensors);
+  if (!values.ok()) return values.status();
+  made->derived = *std::move(values);
+  for (const ProbeExpression& probe : derived) {
+    NamedProbe& named = made->found.probes.emplace_back(NamedProbe{probe, {}, {}});
+    for (const ProbeTarget& one : probe.targets) {
+      EvaluationProbes::Target target;
+      target.computed = TargetsToString(in_full(one));
+      const auto source = types.find(target.computed);
+      target.batch = source != types.end() ? source->second : *made->derived.TypeOf(in_full(one));
+      const Layout layout = layouts.Of(one, target.batch.dims);
+      absl::Status s = ChooseForm(probe, made->batches, layout, &target);
+      if (!s.ok()) return s;
+      named.numbers.push_back(static_cast<int>(made->targets.size()));
+      named.adds_up.push_back(false);
+      made->targets.push_back(std::move(target));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-absl::StatusOr<EvaluationProbes> FindEvaluationProbes(const OpRegistry& registry,
-                                                      const Graph& graph,
-                                                      const std::vector<v1::Program>& programs,
-                                                      const std::vector<ProbeExpression>& probes,
-                                                      const EvaluatedBatches& batches) {
+absl::StatusOr<EvaluationProbes> FindEvaluationProbes(
+    const OpRegistry& registry, const Graph& graph, const std::vector<v1::Program>& programs,
+    const std::vector<ProbeExpression>& probes, const EvaluatedBatches& batches,
+    const std::function<absl::StatusOr<Graph>()>& original_graph) {
   for (const ProbeExpression& probe : probes) {
     for (const ProbeTarget& target : probe.targets) {
       if (target.kind == ProbeTarget::kValue || target.kind == ProbeTarget::kBatch) continue;
@@ -146,12 +219,14 @@ absl::StatusOr<EvaluationProbes> FindEvaluationProbes(const OpRegistry& registry
           "'", ToString(probe), "' is not in an evaluation, which has values and ", "batch(...)"));
     }
   }
+  const ProbePoints points(graph, programs);
+  absl::StatusOr<ProgramProbes> found =
+      FindProgramProbes(registry, points, programs.size(), probes, original_graph);
+  if (!found.ok()) return found.status();
   EvaluationProbes made;
   made.batches = batches;
-  absl::StatusOr<FoundProbes> found =
-      FindProbes(probes, ProbePoints(graph, programs), programs.size());
-  if (!found.ok()) return found.status();
-  made.found = *std::move(found);
+  made.found = std::move(found->read);
+  SeparateSources(found->derived.sources().size(), &made);
   const Layouts layouts(registry, graph, batches.size);
   for (const NamedProbe& probe : made.found.probes) {
     for (size_t t = 0; t < probe.numbers.size(); ++t) {
@@ -161,9 +236,7 @@ absl::StatusOr<EvaluationProbes> FindEvaluationProbes(const OpRegistry& registry
         for (v1::RankProbe& of_rank : made.found.by_rank[r]) {
           if (of_rank.probe() != probe.numbers[t]) continue;
           reads.push_back(&of_rank);
-          const v1::TensorSpec& spec = programs[r].buffers(of_rank.points(0).buffer()).spec();
-          const auto& dims = spec.global().empty() ? spec.dims() : spec.global();
-          target.batch = {FromProto(spec.dtype()), Dims(dims.begin(), dims.end())};
+          target.batch = TypeRead(programs[r], of_rank);
         }
       }
       const Layout layout = layouts.Of(probe.probe.targets[t], target.batch.dims);
@@ -174,6 +247,15 @@ absl::StatusOr<EvaluationProbes> FindEvaluationProbes(const OpRegistry& registry
       }
       made.targets.push_back(std::move(target));
     }
+  }
+  const std::vector<ProbeExpression> derived = found->derived.probes();
+  if (!derived.empty()) {
+    absl::StatusOr<Graph> original = original_graph();
+    if (!original.ok()) return original.status();
+    absl::Status s = AddDerived(registry, points, programs, *original, derived, &made);
+    if (!s.ok()) return s;
+  }
+  for (const NamedProbe& probe : made.found.probes) {
     bool whole = true;
     for (const int number : probe.numbers) {
       whole = whole && made.targets[static_cast<size_t>(number)].whole;
@@ -188,15 +270,19 @@ absl::StatusOr<EvaluationProbes> FindEvaluationProbes(const OpRegistry& registry
 }
 
 EvaluationAnswers::EvaluationAnswers(const EvaluationProbes* probes)
-    : probes_(*probes), parts_(probes->targets.size()) {
+    : probes_(*probes), parts_(probes->targets.size()), sources_(&probes->sources) {
   for (const std::vector<v1::RankProbe>& of_rank : probes_.found.by_rank) {
-    auto& expected = expected_.emplace_back(probes_.targets.size());
+    auto& expected = expected_.emplace_back(static_cast<size_t>(probes_.first_source));
     for (const v1::RankProbe& probe : of_rank) {
+      if (probe.probe() >= probes_.first_source) continue;
       expected[static_cast<size_t>(probe.probe())].assign(
           static_cast<size_t>(probes_.batches.count), true);
       missing_ += probes_.batches.count;
     }
   }
+  if (probes_.sources.probes.empty()) return;
+  computed_.resize(static_cast<size_t>(probes_.batches.count));
+  missing_ += probes_.batches.count;
 }
 
 absl::Status EvaluationAnswers::Add(size_t rank, const v1::ProbeResults& results) {
@@ -204,10 +290,15 @@ absl::Status EvaluationAnswers::Add(size_t rank, const v1::ProbeResults& results
     return absl::InternalError(absl::StrCat("rank ", rank, " sends probe ", number, " of batch ",
                                             results.step(), " of an evaluation, ", what));
   };
+  const auto batch = static_cast<size_t>(results.step());
+  v1::ProbeResults sources;
   for (const v1::RankProbeResult& result : results.results()) {
+    if (result.probe() >= probes_.first_source && batch < computed_.size() && !computed_[batch]) {
+      *sources.add_results() = result;
+      continue;
+    }
     const auto number = static_cast<size_t>(result.probe());
-    const auto batch = static_cast<size_t>(results.step());
-    if (rank >= expected_.size() || number >= parts_.size() ||
+    if (rank >= expected_.size() || number >= expected_[rank].size() ||
         batch >= expected_[rank][number].size() || !expected_[rank][number][batch]) {
       return refused(result.probe(), "which it was not asked for");
     }
@@ -225,6 +316,45 @@ absl::Status EvaluationAnswers::Add(size_t rank, const v1::ProbeResults& results
     if (!fits) return refused(result.probe(), "with other dimensions than its program's");
     Stack(target, used, results.step(), &part);
     parts_[number].push_back(std::move(part));
+  }
+  if (sources.results().empty()) return absl::OkStatus();
+  sources.set_step(results.step());
+  return AddSources(rank, sources);
+}
+
+absl::Status EvaluationAnswers::AddSources(size_t rank, const v1::ProbeResults& results) {
+  v1::ProbeResults numbered = results;
+  for (v1::RankProbeResult& result : *numbered.mutable_results()) {
+    result.set_probe(result.probe() - probes_.first_source);
+  }
+  absl::StatusOr<std::vector<v1::HistoryRow>> rows = sources_.Add(rank, numbered);
+  if (!rows.ok() || rows->empty()) return rows.status();
+  const int64_t batch = results.step();
+  computed_[static_cast<size_t>(batch)] = true;
+  --missing_;
+  std::set<std::string> wanted;
+  for (const EvaluationProbes::Target& target : probes_.targets) wanted.insert(target.computed);
+  std::map<std::string, v1::TensorValue> tensors;
+  for (const v1::HistoryRow& row : *rows) {
+    if (wanted.contains(row.name())) tensors[row.name()] = row.value().tensor();
+  }
+  rows = probes_.derived.Complete(*std::move(rows), batch, /*training=*/false);
+  if (!rows.ok()) return rows.status();
+  for (v1::HistoryRow& row : *rows) tensors[row.name()] = row.value().tensor();
+  for (const NamedProbe& probe : probes_.found.probes) {
+    for (const int number : probe.numbers) {
+      const EvaluationProbes::Target& target = probes_.targets[static_cast<size_t>(number)];
+      const int64_t used = UsedBatches(target, probes_.batches);
+      if (target.computed.empty() || batch >= used) continue;
+      const TensorView view = ViewOf(&tensors.at(target.computed));
+      const Reduction full{Reduction::kFull};
+      PartReducer reducer(target.collected ? full : probe.probe.reduction, view.dtype(),
+                          view.dims(), /*adds_up=*/false, /*only_part=*/true);
+      if (absl::Status s = reducer.Add(view); !s.ok()) return s;
+      v1::ProbePart part = reducer.Take();
+      Stack(target, used, batch, &part);
+      parts_[static_cast<size_t>(number)].push_back(std::move(part));
+    }
   }
   return absl::OkStatus();
 }

@@ -191,6 +191,7 @@ absl::Status ReplayPlanner::AddCheckpoints(const v1::ReplaySpec& spec, ReplayedR
     if (!found.ok()) return found.status();
     probes = *std::move(found);
     totals->AddNames(run->evaluation_probes, probes->found, run->name());
+    totals->AddDerived(probes->derived, run->name());
     for (const std::string& note : probes->notes) {
       totals->estimate.add_notes(absl::StrCat(run->name(), ": ", note));
     }

@@ -93,6 +93,22 @@ class CheckpointQuestionsTest(unittest.TestCase):
         for histogram in answers["evaluation.lm_head", "histogram(4, -1e+09, 1e+09)"].values():
             self.assertEqual((sum(histogram["counts"]), histogram["outside"]), (256 * labels, 0))
 
+    def test_values_that_rewrites_removed_are_evaluated(self):
+        """Fusion made silu(gate) * up one operator: no program has the silu."""
+        for run in self.jobs:
+            answers, replay = self.ask(run, "--evaluate=holdout", "--log=layers.1.silu", "--log=layers.1.mlp.gate_proj",
+                                       "--log=norm(layers.*.silu)", f"--steps={STEPS}:{STEPS + 1}")
+            self.assertEqual(replay["state"], "REPLAY_SUCCEEDED", replay)
+            self.assertTrue(any("'layers.1.silu' are computed again" in note for note in replay["notes"]), replay["notes"])
+            silu = answers["evaluation.layers.1.silu", "full"][STEPS]
+            gate = answers["evaluation.layers.1.mlp.gate_proj", "full"][STEPS]
+            examples = self.cluster.job(self.jobs[run])[0]["evaluation_examples"]
+            self.assertEqual(silu["dims"], [examples, 32, 128])
+            for s, g in zip(silu["values"], gate["values"], strict=True):
+                self.assertAlmostEqual(s, g / (1 + math.exp(-g)), delta=1e-4)
+            norm = math.sqrt(math.fsum(s * s for s in silu["values"]))
+            self.assertAlmostEqual(answers["evaluation.layers.1.silu", "norm"][STEPS], norm, delta=1e-4 * norm)
+
     def test_another_dataset_is_evaluated(self):
         with tempfile.TemporaryDirectory() as folder:
             other = os.path.join(folder, "other.txt")

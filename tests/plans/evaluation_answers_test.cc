@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "ops/rewrite/fuse.h"
 #include "planner/lowering/lower_training.h"
 #include "planner/pcg/structure.h"
 #include "planner/search/search_space.h"
@@ -63,9 +64,11 @@ using Rows = std::map<std::string, v1::ProbeValue>;  // by "norm of evaluation.f
 
 Rows Evaluate(const Graph& graph, const std::vector<v1::Program>& programs,
               const std::vector<std::string>& log, const EvaluatedBatches& batches,
-              std::vector<std::string>* notes = nullptr) {
+              std::vector<std::string>* notes = nullptr, const Graph* original = nullptr) {
   Rows rows;
-  auto probes = FindEvaluationProbes(Registry(), graph, programs, ProbesOf(log), batches);
+  auto probes = FindEvaluationProbes(Registry(), graph, programs, ProbesOf(log), batches, [&] {
+    return absl::StatusOr<Graph>(original != nullptr ? *original : graph);
+  });
   EXPECT_TRUE(probes.ok()) << probes.status();
   if (!probes.ok()) return rows;
   EXPECT_TRUE(probes->found.lacking.empty());
@@ -129,6 +132,8 @@ const Graph& Model() {
   static const auto* graph = new Graph(MlpOf(96, 768));
   return *graph;
 }
+
+absl::StatusOr<Graph> Original() { return Model(); }
 
 const std::vector<std::string>& EvaluationLog() {
   static const auto* log = new std::vector<std::string>{
@@ -245,6 +250,73 @@ TEST(EvaluationAnswers, AreTheSameForRandomPlacements) {
   }
 }
 
+// Biases and an activation, which rules fuse.
+Graph Unfused() {
+  GraphBuilder b(Registry(), "unfused");
+  const Initializer init{Initializer::kNormal, 0.3};
+  ValueId h = b.Op(
+      "linear",
+      {b.Input("x", DType::kF32, {-1, 12}), b.Parameter("fc1.weight", DType::kF32, {16, 12}, init)},
+      {}, "product1");
+  h = b.Op("add", {h, b.Parameter("fc1.bias", DType::kF32, {16}, init)}, {}, "biased1");
+  h = b.Op("relu", {h}, {}, "act");
+  h = b.Op("linear", {h, b.Parameter("fc2.weight", DType::kF32, {4, 16}, init)}, {}, "product2");
+  h = b.Op("add", {h, b.Parameter("fc2.bias", DType::kF32, {4}, init)}, {}, "logits");
+  const ValueId labels = b.Input("labels", DType::kI32, {-1});
+  b.Output("loss", b.Op("sparse_categorical_crossentropy", {h, labels}, {}, "loss"));
+  return Bound(b.Build());
+}
+
+TEST(EvaluationAnswers, ValuesThatRewritesRemovedAreThoseOfTheModel) {
+  const Graph original = Unfused();
+  const auto fused = Fuse(Registry(), original);
+  ASSERT_TRUE(fused.ok()) << fused.status();
+  const auto evaluation = [](const Graph& graph, int devices) {
+    v1::SearchOptions search;
+    search.set_strategy(devices == 1 ? v1::SearchOptions::SINGLE_DEVICE
+                                     : v1::SearchOptions::DATA_PARALLEL);
+    auto plan = MakePlan(Problem(graph, devices), search);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    auto lowered = LowerPlan(Registry(), graph, *plan, Options("adam"));
+    EXPECT_TRUE(lowered.ok()) << lowered.status();
+    return lowered->evaluation;
+  };
+  const std::vector<std::string> log = {"product1",
+                                        "norm(product1)",
+                                        "std(product2)",
+                                        "histogram(product1, 8, -1, 1)",
+                                        "quantiles(product2, 0.1, 0.5)",
+                                        "top_k(product2, 3)",
+                                        "confusion(product2, batch(labels))",
+                                        "norm(act)"};
+  const EvaluatedBatches batches{kBatches, kBatch, kExamples};
+  const Rows expected = Evaluate(original, evaluation(original, 1), log, batches);
+  ASSERT_EQ(expected.size(), log.size());
+  for (const int devices : {1, 2}) {
+    const std::vector<v1::Program> programs = evaluation(*fused, devices);
+    ASSERT_FALSE(ProbePoints(*fused, programs).Value("product1").ok()) << "it is no longer fused";
+    const Rows rows = Evaluate(*fused, programs, log, batches, nullptr, &original);
+    ASSERT_EQ(rows.size(), expected.size());
+    for (const auto& [name, value] : rows) {
+      SCOPED_TRACE(absl::StrCat(name, " on ", devices));
+      const v1::ProbeValue& wanted = expected.at(name);
+      EXPECT_NEAR(value.scalar(), wanted.scalar(), 1e-4 * std::abs(wanted.scalar()));
+      EXPECT_EQ(value.histogram().SerializeAsString(), wanted.histogram().SerializeAsString());
+      EXPECT_EQ(value.tensor().dims_size(), wanted.tensor().dims_size());
+      ASSERT_EQ(value.elements().values_size(), wanted.elements().values_size());
+      for (int i = 0; i < wanted.elements().values_size(); ++i) {
+        EXPECT_NEAR(value.elements().values(i), wanted.elements().values(i), 1e-4);
+      }
+    }
+    const auto product = ElementsOf<float>(rows.at("full of evaluation.product1").tensor());
+    const auto unfused = ElementsOf<float>(expected.at("full of evaluation.product1").tensor());
+    ASSERT_EQ(product.size(), kExamples * 16u);
+    for (size_t i = 0; i < product.size(); ++i) EXPECT_NEAR(product[i], unfused[i], 1e-4);
+    const std::string matrix = "confusion of evaluation.product2, batch(labels)";
+    EXPECT_EQ(rows.at(matrix).SerializeAsString(), expected.at(matrix).SerializeAsString());
+  }
+}
+
 // With as many features as examples in a batch, sizes alone do not tell them apart.
 TEST(EvaluationAnswers, OnlyRowsOfExamplesArePadding) {
   GraphBuilder b(Registry(), "sums");
@@ -281,19 +353,19 @@ TEST(EvaluationAnswers, WhatIsTooLargeToCollectLeavesTheLastBatchOut) {
   // 2600 batches of 8 * 768 elements are more than 64 MiB.
   auto large = FindEvaluationProbes(Registry(), Model(), programs,
                                     ProbesOf({"norm(fc1)", "norm(fc2)", "histogram(fc1, 4, 0, 1)"}),
-                                    {2800, kBatch, 2800 * 8 - 3});
+                                    {2800, kBatch, 2800 * 8 - 3}, Original);
   ASSERT_TRUE(large.ok()) << large.status();
   ASSERT_EQ(large->notes.size(), 2u);
   EXPECT_THAT(large->notes[0], HasSubstr("evaluation.norm(fc1) is of the first 22392 of 22397"));
   EXPECT_THAT(large->notes[1], HasSubstr("histogram(fc1, 4, 0, 1)"));
   // Without padding nothing is left out.
   large = FindEvaluationProbes(Registry(), Model(), programs, ProbesOf({"norm(fc1)"}),
-                               {2800, kBatch, 2800 * 8});
+                               {2800, kBatch, 2800 * 8}, Original);
   ASSERT_TRUE(large.ok()) << large.status();
   EXPECT_THAT(large->notes, ::testing::IsEmpty());
   // What needs all elements is refused with a remedy.
   large = FindEvaluationProbes(Registry(), Model(), programs, ProbesOf({"quantiles(fc1, 0.5)"}),
-                               {100000, kBatch, 800000});
+                               {100000, kBatch, 800000}, Original);
   EXPECT_EQ(large.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(large.status().message()), HasSubstr("histogram with bounds"));
 }
@@ -301,13 +373,13 @@ TEST(EvaluationAnswers, WhatIsTooLargeToCollectLeavesTheLastBatchOut) {
 TEST(EvaluationAnswers, GradientsAndAnswersThatWereNotAskedForAreRefused) {
   const std::vector<v1::Program>& programs = Lowered(Model()).evaluation;
   for (const std::string probe : {"norm(grad(fc1))", "norm(param(fc1.weight))"}) {
-    const auto found =
-        FindEvaluationProbes(Registry(), Model(), programs, ProbesOf({probe}), {1, kBatch, 8});
+    const auto found = FindEvaluationProbes(Registry(), Model(), programs, ProbesOf({probe}),
+                                            {1, kBatch, 8}, Original);
     EXPECT_EQ(found.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(found.status().message()), HasSubstr(probe));
   }
-  const auto probes =
-      FindEvaluationProbes(Registry(), Model(), programs, ProbesOf({"norm(fc2)"}), {2, kBatch, 16});
+  const auto probes = FindEvaluationProbes(Registry(), Model(), programs, ProbesOf({"norm(fc2)"}),
+                                           {2, kBatch, 16}, Original);
   ASSERT_TRUE(probes.ok()) << probes.status();
   v1::ProbeResults results;
   ReadBatches(programs, probes->found, 1, [&](size_t, v1::ProbeResults read) {
