@@ -34,15 +34,21 @@ bool IsOfTraining(const ProbeExpression& probe) {
   });
 }
 
-// Values that the workers report, besides probes.
-int64_t ReportedValues(const LoweredPlan& lowered) {
+// Names of the values that the workers report, besides probes.
+std::set<std::string> ReportedValues(const LoweredPlan& lowered) {
   std::set<std::string> names;
   for (const v1::Program& program : lowered.evaluation) {
     for (const v1::Instruction& instruction : program.instructions()) {
       if (instruction.has_report()) names.insert(instruction.report().name());
     }
   }
-  return static_cast<int64_t>(names.size());
+  return names;
+}
+
+// Whether its answer is one of these anyhow.
+bool IsReported(const ProbeExpression& probe, const std::set<std::string>& reported) {
+  return probe.reduction.kind == Reduction::kFull && probe.targets[0].kind == ProbeTarget::kValue &&
+         reported.contains(probe.targets[0].name);
 }
 
 // Of an evaluation of so many batches, by the job's own validations, or else by its steps. `own`:
@@ -185,7 +191,14 @@ absl::Status ReplayPlanner::AddCheckpoints(const v1::ReplaySpec& spec, ReplayedR
     return made.status();
   }
   std::optional<EvaluationProbes> probes;
+  std::set<std::string> reported;
   if (run->evaluation_program != nullptr) {
+    reported = ReportedValues(run->evaluation_program->lowered());
+    std::erase_if(run->evaluation_probes, [&](const ProbeExpression& probe) {
+      const bool erased = IsReported(probe, reported);
+      if (erased) totals->known.insert(ToString(probe));
+      return erased;
+    });
     absl::StatusOr<EvaluationProbes> found =
         FindEvaluationProbes(tools_, *run->evaluation_program, run->evaluation_probes);
     if (!found.ok()) return found.status();
@@ -218,7 +231,7 @@ absl::Status ReplayPlanner::AddCheckpoints(const v1::ReplaySpec& spec, ReplayedR
       spec, *run, v1::ReplaySegment::EVALUATION,
       std::max(1, totals->most_workers / static_cast<int>(ranks)), ranks, costs, totals);
   if (!count.ok() || !probes.has_value()) return count.status();
-  totals->AddEvaluations(ReportedValues(run->evaluation_program->lowered()), *probes, *count);
+  totals->AddEvaluations(static_cast<int64_t>(reported.size()), *probes, *count);
   return absl::OkStatus();
 }
 

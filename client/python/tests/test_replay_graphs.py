@@ -244,3 +244,13 @@ def test_logits_of_the_classes_are_read_by_their_name(daemon, trained):
     np.testing.assert_allclose([by_step(rows, "loss")[step] for step in (0, 1)], trained.history["loss"][:2], rtol=1e-6)
     accuracies = [float(by_step(rows, "accuracy")[step]) for step in (0, 1)]
     np.testing.assert_allclose(accuracies, trained.history["accuracy"][:2], rtol=1e-6)
+
+
+def test_what_an_evaluation_reports_anyhow_is_there_once(daemon):
+    fit(graph(), examples(), steps=8, name="held", client=daemon, validation_split=0.25, **SETTINGS)
+    for log in ("loss", ["loss", "mean(linear_1.y)"]):
+        replay = daemon.replay("held", log=log, at="checkpoints", evaluate="holdout", steps=(8, None))
+        replay.wait(verbose=0)
+        losses = [row.value for row in replay.rows() if row.label == "evaluation.loss"]
+        assert len(losses) == 1
+        assert isinstance(losses[0], float)
