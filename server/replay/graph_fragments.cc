@@ -21,8 +21,9 @@ namespace {
 constexpr int kMostFragments = 64;
 constexpr size_t kMostFragmentBytes = 1 << 20;
 constexpr size_t kLongestFragmentName = 200;
-// Of what the graphs of a replay read in a step, and of all values that one of them computes: an
-// operator can make much of little.
+// Of constants that the nodes of an ONNX file create, of what the graphs of a replay read in a
+// step, and of all values that one of them computes: an operator can make much of little.
+constexpr int64_t kMostConstantBytes = 64 << 20;
 constexpr double kMostReadBytes = 256 << 20, kMostValueBytes = 1 << 30;
 
 absl::Status OfFragment(const std::string& name, const absl::Status& status) {
@@ -184,6 +185,7 @@ absl::StatusOr<Graph> Translated(const OpRegistry& registry, const GraphFragment
                                  const std::map<std::string, TensorType>& types) {
   ImportOptions options;
   options.evaluator = CpuEvaluator();
+  options.max_constant_bytes = kMostConstantBytes;
   for (const auto& [name, type] : types) options.shapes[name] = type.dims;
   absl::StatusOr<Graph> graph = ImportOnnx(registry, fragment.onnx, options);
   if (!graph.ok()) return graph;
