@@ -10,11 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "server/jobs/checkpoint_folders.h"
 #include "server/jobs/training_dataset.h"
 #include "server/recordings/fetched_checkpoint.h"
 #include "server/replay/evaluation_segment.h"
-#include "server/replay/fetch_checkpoint.h"
 #include "server/replay/replayed_segment.h"
 #include "server/replay/state_segment.h"
 
@@ -448,44 +446,6 @@ void RunningReplay::StartWhatCan() {
       Note(*missing);
     }
   }
-}
-
-absl::Status RunningReplay::VerifyRecorded(const ReplayedRun& run, const std::string& directory,
-                                           int64_t checkpoint, size_t number) {
-  const auto stopped = [this] { return interrupted(); };
-  std::string replay_id;
-  {
-    absl::MutexLock lock(&mutex_);
-    replay_id = info_.id();
-  }
-  // A copy is verified while it is fetched.
-  const absl::StatusOr<FetchedCheckpoint> fetched = FetchCheckpoint(
-      *tools_.attempts, run.job_id, directory, replay_id, static_cast<int>(number), stopped);
-  if (!fetched.ok() || fetched->is_copy()) return fetched.status();
-  return VerifyCheckpoint(*tools_.attempts->checkpoints, fetched->folder(), checkpoint, stopped);
-}
-
-absl::Status RunningReplay::ReplaceCheckpoint(size_t number, const absl::Status& failure) {
-  Segment* segment = nullptr;
-  {
-    absl::MutexLock lock(&mutex_);
-    segment = segments_[number].get();
-  }
-  const int64_t checkpoint = FirstCheckpoint(*segment);
-  const std::string folder = segment->run->FolderOf(checkpoint);
-  if (folder.empty() || !MeansDamage(failure)) return failure;
-  const absl::Status damage = VerifyRecorded(*segment->run, folder, checkpoint, number);
-  if (!MeansDamage(damage)) return failure;
-  damaged_.insert({segment->run->job_id, checkpoint});
-  if (absl::Status s = FindLeft(number); !s.ok()) return s;
-  const std::string instead =
-      segment->kind == v1::ReplaySegment::TRAINING
-          ? absl::StrCat("its steps are replayed from step ", segment->cut.checkpoint, " instead")
-          : "there are no answers from it";
-  absl::MutexLock lock(&mutex_);
-  Note(absl::StrCat(segment->run->name(), ": the checkpoint of step ", checkpoint,
-                    " is damaged: ", damage.message(), "; ", instead));
-  return absl::OkStatus();
 }
 
 absl::Status RunningReplay::TakeResult(size_t number) {

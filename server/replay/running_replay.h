@@ -89,12 +89,14 @@ class RunningReplay {
                                                                   std::vector<Member>* members);
   // After the segment's thread has ended.
   absl::Status TakeResult(size_t number);
-  // Reads a checkpoint of the run, or its copy: an error for which MeansDamage holds if it is
+  // Reads a checkpoint of the run, or its copy (then *is_copy): an error for which MeansDamage holds if it is
   // damaged or gone.
   absl::Status VerifyRecorded(const ReplayedRun& run, const std::string& directory,
-                              int64_t checkpoint, size_t number);
-  // Goes on from an earlier checkpoint, or without this one, if it is damaged or gone; otherwise
-  // returns `failure`.
+                              int64_t checkpoint, size_t number, bool* is_copy);
+  // Empty: the spool that is used has none.
+  std::string SpoolWithCopyOf(const std::string& job_id, const std::string& directory) const;
+  // If the checkpoint is damaged or gone, goes on from its copy, an earlier one, or without it;
+  // otherwise returns `failure`.
   absl::Status ReplaceCheckpoint(size_t number, const absl::Status& failure);
   // Replays the steps before a difference twice, on other workers if there are any, to name the
   // operator whose results differ, and adds to the difference's cause what that tells.
