@@ -76,7 +76,7 @@ def _spool(text: str, url: str) -> bool:
     everything = True
     for version in store.versions(name):
         if number in (0, version.number):
-            copier = spooling.Copier(target, version)
+            copier = spooling.Copier(lambda: target, version)
             try:
                 copier.round(last=True)
             except FailedPrecondition as error:  # another recording is there

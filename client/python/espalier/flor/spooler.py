@@ -144,7 +144,7 @@ class _Copying:
 
     def follow(self, version: Version) -> None:
         """Copies a recording from now on."""
-        self._version = version
+        self._version, self._copier = version, spooling.Copier(self._opened, version)
 
     def _failed(self, error: Exception) -> None:
         self._error, self._failures = str(error), self._failures + 1
@@ -159,11 +159,9 @@ class _Copying:
 
     def round(self, last: bool = False) -> bool:
         """Copies what is new, unless the spool shall rest; whether that has worked."""
-        if self._version is None or self._refused or (time.monotonic() < self._not_before and not last):
+        if self._copier is None or self._refused or (time.monotonic() < self._not_before and not last):
             return False
         try:
-            if self._copier is None:
-                self._copier = spooling.Copier(self._opened(), self._version)
             self._copier.round(last)
         except Exception as error:  # whatever it is, later rounds may do better
             self._failed(error)
@@ -196,12 +194,11 @@ class _Copying:
 
     def say_what_is_left(self, reason: str) -> bool:
         """Says what could not be copied, and why; whether all is there."""
-        if (version := self._version) is None:
+        if (copier := self._copier) is None or (version := self._version) is None:
             return True
-        everything = len([p for p in version.folder.glob("checkpoints/*/*") if not p.name.startswith(".")])
-        left, checkpoints = self._copier.left() if self._copier else (everything + 1, everything)
+        left, checkpoints = copier.left()
         if not left:
-            say(f"copied {version} to {self._url}: {everything} checkpoints")
+            say(f"copied {version} to {self._url}: {copier.there()} checkpoints")
             return True
         remedy = (
             ""
@@ -209,8 +206,8 @@ class _Copying:
             else f". Copy the rest by python -m espalier.flor spool {version.experiment} {self._url}"
         )
         say(
-            f"WARNING: {checkpoints} of {everything} checkpoints of {version} are not copied to {self._url}: "
-            f"{reason or self._error}{remedy}"
+            f"WARNING: {checkpoints} of {copier.there() + checkpoints} checkpoints of {version} are not copied to "
+            f"{self._url}: {reason or self._error}{remedy}"
         )
         return False
 

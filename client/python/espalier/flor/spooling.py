@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -91,14 +92,18 @@ def digest(path: Path, size: int) -> str:
 class Copier:
     """Copies one recording, which may still grow."""
 
-    def __init__(self, target: Target, version: Version):
-        self._target, self._version = target, version
+    def __init__(self, opened: Callable[[], Target], version: Version):
+        self._opened, self._version = opened, version
         self._folder = f"{version.experiment}/{version.number}"
         self._index: Index | None = None  # what the spool has, by the index that it has or will have next
         self._listed: dict[str, int] = {}  # what an interrupted copier has left, by its own name in the folder
         self._published: dict[str, Entry] = {}  # by the index that the spool has
         self._next = 0.0
         self.copied = 0  # files, for whoever looks whether it goes on
+
+    @functools.cached_property
+    def _target(self) -> Target:
+        return self._opened()
 
     def _begin(self) -> Index:
         if self._index is None:
@@ -180,6 +185,10 @@ class Copier:
             if self._listed.get(name) != size:
                 self._target.put(f"{self._folder}/{name}", path, size)
                 self._listed[name] = size
+
+    def there(self) -> int:
+        """How many checkpoints the index of the spool has, with those that are here no more."""
+        return sum(name.startswith("checkpoints/") for name in self._published)
 
     def left(self) -> tuple[int, int]:
         """How many files are not in the index of the spool, and how many of them are checkpoints."""

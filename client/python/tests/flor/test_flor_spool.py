@@ -327,7 +327,7 @@ def test_a_full_spool_has_what_came_before_and_the_rest_when_there_is_room(tmp_p
         put(name, path, size)
 
     monkeypatch.setattr(target, "put", limited)
-    copier = spooling.Copier(target, version)
+    copier = spooling.Copier(lambda: target, version)
     for _ in range(2):
         with pytest.raises(OSError, match="No space left"):
             copier.round(last=True)
@@ -360,7 +360,7 @@ def test_the_index_is_written_after_what_it_names(tmp_path, monkeypatch):
     monkeypatch.setattr(target, "put_bytes", checked)
     monkeypatch.setattr(spooling, "_PACE", 0)
     monkeypatch.setattr(spooling, "_RARE", 0)
-    spooling.Copier(target, store.find_version("np")).round()
+    spooling.Copier(lambda: target, store.find_version("np")).round()
     assert len(there) > 10
 
 
