@@ -44,6 +44,18 @@ class StateNames {
     return matching;
   }
 
+  // The error if Matching has none.
+  absl::Status NothingMatches(const ProbeTarget& pattern) const {
+    if (pattern.kind == ProbeTarget::kParam) return espalier::NothingMatches(pattern, parameters_);
+    std::set<std::string> names;
+    for (const std::string& parameter : parameters_) {
+      for (const std::string& slot : SlotsOf(parameter)) {
+        names.insert(absl::StrCat(parameter, ", ", slot));
+      }
+    }
+    return espalier::NothingMatches(pattern, names);
+  }
+
   absl::Status Check(const ProbeTarget& target) const {
     if (!parameters_.contains(target.name)) {
       return absl::NotFoundError(NoSuchTensor("parameter", target.name, parameters_));
@@ -138,7 +150,7 @@ absl::StatusOr<CheckpointAnswers> CheckpointAnswers::Make(
         named.push_back({{std::move(target)}, probe.reduction});
       }
       if (named.empty()) {
-        found.lacking.emplace_back(ToString(probe), absl::NotFoundError("no name matches"));
+        found.lacking.emplace_back(ToString(probe), names.NothingMatches(probe.targets[0]));
       }
     } else {
       named.push_back(probe);

@@ -15,6 +15,12 @@ std::set<std::string> OutputsOf(const ProbePoints& points) {
   return names;
 }
 
+absl::Status NoMatch(absl::string_view kind, const std::string& pattern,
+                     const std::set<std::string>& names) {
+  return absl::NotFoundError(
+      absl::StrCat("no ", kind, " matches; ", NamesThatThereAre(pattern, names)));
+}
+
 absl::StatusOr<ProbePoints::Places> PlacesOf(const ProbeTarget& target, const ProbePoints& points) {
   switch (target.kind) {
     case ProbeTarget::kValue:
@@ -73,44 +79,50 @@ std::vector<ProbeTarget> MatchingTargets(const ProbeTarget& target, const ProbeP
   return found;
 }
 
-absl::Status NothingMatches(const ProbeTarget& target, const ProbePoints& points) {
-  std::set<std::string> names;
-  std::string kind;
+absl::Status NothingMatches(const ProbeTarget& target, const std::set<std::string>& names) {
   switch (target.kind) {
     case ProbeTarget::kValue:
-      kind = "value";
+      return NoMatch("value", target.name, names);
+    case ProbeTarget::kGrad:
+      return NoMatch("gradient", target.name, names);
+    case ProbeTarget::kBatch:
+      return NoMatch("column", target.name, names);
+    case ProbeTarget::kParam:
+    case ProbeTarget::kUpdate:
+      return NoMatch("parameter", target.name, names);
+    case ProbeTarget::kState:
+      if (names.empty()) return absl::NotFoundError("the job's optimizer has no state");
+      return NoMatch("optimizer state", absl::StrCat(target.name, ", ", target.slot), names);
+  }
+  return absl::InternalError("unknown kind of target");
+}
+
+absl::Status NothingMatches(const ProbeTarget& target, const ProbePoints& points) {
+  std::set<std::string> names;
+  switch (target.kind) {
+    case ProbeTarget::kValue:
       names = points.values();
       names.merge(OutputsOf(points));
       break;
     case ProbeTarget::kGrad:
-      kind = "gradient";
       names = points.gradients();
       break;
     case ProbeTarget::kBatch:
-      kind = "column";
       names = points.columns();
       break;
     case ProbeTarget::kParam:
     case ProbeTarget::kUpdate:
-      kind = "parameter";
       names = points.parameters();
       break;
     case ProbeTarget::kState:
-      kind = "optimizer state";
       for (const std::string& parameter : points.parameters()) {
         for (const std::string& slot : points.states(parameter)) {
           names.insert(absl::StrCat(parameter, ", ", slot));
         }
       }
-      if (names.empty()) return absl::NotFoundError("the job's optimizer has no state");
       break;
   }
-  return absl::NotFoundError(
-      absl::StrCat("no ", kind, " matches; ",
-                   NamesThatThereAre(target.kind == ProbeTarget::kState
-                                         ? absl::StrCat(target.name, ", ", target.slot)
-                                         : target.name,
-                                     names)));
+  return NothingMatches(target, names);
 }
 
 absl::StatusOr<std::vector<ProbeExpression>> ParseProbes(const std::vector<std::string>& texts) {

@@ -1,6 +1,7 @@
 // The probes of a replay: parsed, and found in the programs of a plan.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -33,8 +34,10 @@ struct FoundProbes {
 // The names that a target with wildcards may mean, of those that there are: of values before those
 // of outputs, which are values, too.
 std::vector<ProbeTarget> MatchingTargets(const ProbeTarget& target, const ProbePoints& points);
-// The error if there are none.
+// The error if there are none, and that of other names of this kind: of optimizer state
+// "PARAMETER, SLOT".
 absl::Status NothingMatches(const ProbeTarget& target, const ProbePoints& points);
+absl::Status NothingMatches(const ProbeTarget& target, const std::set<std::string>& names);
 
 // Finds the probes in programs of `ranks` ranks. Errors are those of ProbePoints except NotFound,
 // and FailedPrecondition of what a wildcard matches.
