@@ -95,18 +95,20 @@ class RecordedAttempt(_message.Message):
     def __init__(self, attempt: _Optional[int] = ..., first_step: _Optional[int] = ..., plan: _Optional[_Union[_plan_pb2.Plan, _Mapping]] = ..., ranks: _Optional[_Iterable[_Union[RecordedAttempt.Rank, _Mapping]]] = ..., program_version: _Optional[str] = ..., unix_ms: _Optional[int] = ...) -> None: ...
 
 class RecordedCheckpoint(_message.Message):
-    __slots__ = ["bytes", "directory", "spooled", "steps_done", "stored"]
+    __slots__ = ["bytes", "directory", "spool", "spooled", "steps_done", "stored"]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_FIELD_NUMBER: _ClassVar[int]
     SPOOLED_FIELD_NUMBER: _ClassVar[int]
+    SPOOL_FIELD_NUMBER: _ClassVar[int]
     STEPS_DONE_FIELD_NUMBER: _ClassVar[int]
     STORED_FIELD_NUMBER: _ClassVar[int]
     bytes: int
     directory: str
+    spool: str
     spooled: bool
     steps_done: int
     stored: bool
-    def __init__(self, steps_done: _Optional[int] = ..., directory: _Optional[str] = ..., bytes: _Optional[int] = ..., stored: bool = ..., spooled: bool = ...) -> None: ...
+    def __init__(self, steps_done: _Optional[int] = ..., directory: _Optional[str] = ..., bytes: _Optional[int] = ..., stored: bool = ..., spooled: bool = ..., spool: _Optional[str] = ...) -> None: ...
 
 class Recording(_message.Message):
     __slots__ = ["attempts", "checkpoints", "dataset_sha256", "experiment", "graph_sha256", "job", "losses", "validation_sha256", "version"]
@@ -139,3 +141,16 @@ class RunDifference(_message.Message):
     b: str
     field: str
     def __init__(self, field: _Optional[str] = ..., a: _Optional[str] = ..., b: _Optional[str] = ...) -> None: ...
+
+class SpoolDeletions(_message.Message):
+    __slots__ = ["entries"]
+    class Entry(_message.Message):
+        __slots__ = ["job_id", "spool"]
+        JOB_ID_FIELD_NUMBER: _ClassVar[int]
+        SPOOL_FIELD_NUMBER: _ClassVar[int]
+        job_id: str
+        spool: str
+        def __init__(self, job_id: _Optional[str] = ..., spool: _Optional[str] = ...) -> None: ...
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[SpoolDeletions.Entry]
+    def __init__(self, entries: _Optional[_Iterable[_Union[SpoolDeletions.Entry, _Mapping]]] = ...) -> None: ...
