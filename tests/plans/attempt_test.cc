@@ -85,17 +85,16 @@ TEST(AttemptTest, StopDuringPlanningEndsAttemptAtOnce) {
   auto dataset_roots = DatasetRoots::Create({folder});
   ASSERT_TRUE(dataset_roots.ok()) << dataset_roots.status();
   const AttemptTools tools = {
-      &TestRegistry(),
-      artifacts->get(),
-      &planner,
-      &workers,
-      &rendezvous,
-      files.get(),
-      &checkpoints,
-      /*recordings=*/nullptr,
-      &data_folder,
-      [&](const Member&) { return std::make_unique<IdleWorker>(&planning); },
-      dataset_roots->get()};
+      .registry = &TestRegistry(),
+      .artifacts = artifacts->get(),
+      .planner = &planner,
+      .workers = &workers,
+      .rendezvous = &rendezvous,
+      .files = files.get(),
+      .checkpoints = &checkpoints,
+      .data_folder = &data_folder,
+      .dial = [&](const Member&) { return std::make_unique<IdleWorker>(&planning); },
+      .dataset_roots = dataset_roots->get()};
 
   AttemptTask task;
   task.attempt = 1;
