@@ -26,8 +26,9 @@ bool IsWithin(const std::string& inner, const std::string& outer) {
 
 std::string PathOfFolder(const std::string& folder) {
   std::error_code error;
-  std::filesystem::path path = std::filesystem::weakly_canonical(folder, error);
-  if (error) path = std::filesystem::absolute(folder, error).lexically_normal();
+  const std::filesystem::path absolute = std::filesystem::absolute(folder, error);
+  std::filesystem::path path = std::filesystem::weakly_canonical(absolute, error);
+  if (error) path = absolute.lexically_normal();
   return std::string(absl::StripSuffix(path.string(), "/"));
 }
 
@@ -45,10 +46,11 @@ absl::StatusOr<OpenedSpool> OpenFolder(const SpoolUse& use, const std::string& p
   const std::string mark = Sha256Hex(use.identity);
   const absl::Status claimed = store->PutIfAbsent(kOwnerFile, mark);
   if (absl::IsAlreadyExists(claimed)) {
-    return FlagError(use.spool,
-                     "it has the checkpoints of another coordinator's jobs; give another folder, or, "
-                     "if that one is gone for good and its job store is used here, remove "
-                     ".espalier-owner in it");
+    return FlagError(
+        use.spool,
+        "it has the checkpoints of another coordinator's jobs; give another folder, or, "
+        "if that one is gone for good and its job store is used here, remove "
+        ".espalier-owner in it");
   }
   if (!claimed.ok()) return FlagError(use.spool, std::string(claimed.message()));
   OpenedSpool opened;
@@ -56,9 +58,9 @@ absl::StatusOr<OpenedSpool> OpenFolder(const SpoolUse& use, const std::string& p
   opened.check = [folder = store.get(), path, mark]() -> absl::Status {
     const absl::StatusOr<std::string> found = ReadObject(*folder, kOwnerFile, kMostOwnerBytes);
     if (found.ok() && *found == mark) return absl::OkStatus();
-    return absl::UnavailableError(
-        absl::StrCat("the file ", kOwnerFile, " of this coordinator is not in ", path,
-                     "; is its disk mounted?"));
+    return absl::UnavailableError(absl::StrCat("the file ", kOwnerFile,
+                                               " of this coordinator is not in ", path,
+                                               "; is its disk mounted?"));
   };
   opened.store = std::move(store);
   return opened;

@@ -120,8 +120,9 @@ class SpoolTest(unittest.TestCase):
         self.cluster(workers=0)
 
         def refused(data, spool):
-            done = subprocess.run([PROGRAMS["espalierd"], "--listen=127.0.0.1:0", "--http-listen=", f"--data-dir={data}",
-                                   f"--spool={spool}"], capture_output=True, text=True, timeout=60)
+            done = subprocess.run([os.path.abspath(PROGRAMS["espalierd"]), "--listen=127.0.0.1:0", "--http-listen=",
+                                   f"--data-dir={data}", f"--spool={spool}"], capture_output=True, text=True, timeout=60,
+                                  cwd=self.folder)
             self.assertNotEqual(done.returncode, 0)
             return done.stderr
 
@@ -129,6 +130,7 @@ class SpoolTest(unittest.TestCase):
         for inside in ("", "/checkpoints", "/checkpoints/copies"):
             self.assertIn("where the originals are", refused(f"{self.folder}/data", f"{self.folder}/data{inside}"))
         self.assertIn("where the originals are", refused(f"{self.folder}/data", f"{self.folder}/."))
+        self.assertIn("where the originals are", refused("data", "data/new/copies"))
         self.assertIn("must be writable", refused(f"{self.folder}/third", "/proc/copies"))
 
 
