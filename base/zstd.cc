@@ -42,8 +42,8 @@ absl::Status ZstdCompressor::Run(absl::string_view bytes, bool last, std::string
   while (true) {
     const size_t before = out->size();
     ZSTD_outBuffer room = RoomAtEnd(out, ZSTD_CStreamOutSize());
-    const size_t left = ZSTD_compressStream2(stream_->context, &room, &in,
-                                             last ? ZSTD_e_end : ZSTD_e_continue);
+    const size_t left =
+        ZSTD_compressStream2(stream_->context, &room, &in, last ? ZSTD_e_end : ZSTD_e_continue);
     out->resize(before + room.pos);
     if (ZSTD_isError(left) != 0) {
       return absl::InternalError(absl::StrCat("zstd: ", ZSTD_getErrorName(left)));

@@ -167,10 +167,10 @@ absl::StatusOr<CopiedCheckpoint> CopyCheckpoint(ObjectReader& from, const std::s
     const auto found = known.find(PathOf(to_folder, file));
     return found != known.end() && found->second == file.sha256;
   };
-  const bool goes_on =
-      !there.ok() &&
-      std::any_of(manifest->files.begin(), manifest->files.end(),
-                  [&](const ManifestFile& file) { return !file.shared && is_copied(file); });
+  const bool goes_on = !there.ok() && std::any_of(manifest->files.begin(), manifest->files.end(),
+                                                  [&](const ManifestFile& file) {
+                                                    return !file.shared && is_copied(file);
+                                                  });
   if (!goes_on) {
     // What is there is of another checkpoint, or of a copy that was interrupted. The manifest goes
     // first: what is left if that is interrupted is no checkpoint.

@@ -18,9 +18,9 @@ namespace espalier {
 namespace {
 
 std::string NewStoreFolder(const std::string& name) {
-  const std::string path = absl::StrCat(
-      testing::TempDir(), "/copy-checkpoint-",
-      testing::UnitTest::GetInstance()->current_test_info()->name(), "-", name);
+  const std::string path =
+      absl::StrCat(testing::TempDir(), "/copy-checkpoint-",
+                   testing::UnitTest::GetInstance()->current_test_info()->name(), "-", name);
   std::filesystem::remove_all(path);
   return path;
 }
@@ -34,10 +34,10 @@ class CopyCheckpointTest : public testing::Test {
     for (char& c : noise) c = static_cast<char>(random());
     Manifest manifest;
     manifest.steps_done = 40;
-    manifest.files = {Put(folder, "rank-0.safetensors", noise, false),
-                      Put(folder, "rank-1.safetensors",
-                          std::string(3'000'000, static_cast<char>(seed)), false),
-                      Put(folder, "unchanged-rank-0.safetensors", noise.substr(0, 1000), true)};
+    manifest.files = {
+        Put(folder, "rank-0.safetensors", noise, false),
+        Put(folder, "rank-1.safetensors", std::string(3'000'000, static_cast<char>(seed)), false),
+        Put(folder, "unchanged-rank-0.safetensors", noise.substr(0, 1000), true)};
     ASSERT_EQ(WriteManifest(from_, folder, manifest), absl::OkStatus());
   }
 
@@ -154,10 +154,9 @@ TEST_F(CopyCheckpointTest, NamesADamagedFileOnBothWays) {
 TEST_F(CopyCheckpointTest, EndsWhenItIsStopped) {
   Write(kFolder, 7);
   int asked = 0;
-  const auto status =
-      CopyCheckpoint(from_, kFolder, to_, kFolder, {.stopped = [&] { return ++asked > 3; }},
-                     nullptr)
-          .status();
+  const auto status = CopyCheckpoint(from_, kFolder, to_, kFolder,
+                                     {.stopped = [&] { return ++asked > 3; }}, nullptr)
+                          .status();
   EXPECT_TRUE(absl::IsCancelled(status)) << status;
   EXPECT_TRUE(absl::IsNotFound(ReadManifest(to_, kFolder).status()));
 }

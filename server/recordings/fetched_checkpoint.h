@@ -16,7 +16,7 @@ namespace espalier {
 
 struct FetchTools {
   CheckpointStore* store = nullptr;
-  Spool* spool = nullptr;  // null: there is none
+  Spool* spool = nullptr;                      // null: there is none
   const RecordingStore* recordings = nullptr;  // null: nothing is spooled
 };
 

@@ -168,7 +168,8 @@ absl::Status Spool::CopyJob(const std::string& job_id, absl::Status usable) {
   size_t done = 0;
   for (; status.ok() && done < missing->size(); ++done) {
     SetPending(job_id, static_cast<int64_t>(missing->size() - done));
-    status = stopped() ? absl::CancelledError("the spool stops") : CopyOne(job_id, (*missing)[done]);
+    status =
+        stopped() ? absl::CancelledError("the spool stops") : CopyOne(job_id, (*missing)[done]);
     if (!status.ok()) break;
   }
   SetPending(job_id, static_cast<int64_t>(missing->size() - done));
@@ -192,8 +193,8 @@ absl::Status Spool::CopyOne(const std::string& job_id,
   CopyOptions options;
   options.compress = true;
   options.stopped = [this] { return stopped(); };
-  const absl::StatusOr<CopiedCheckpoint> copied = CopyCheckpoint(
-      *options_.store, folder, *options_.spool, folder, options, &copied_);
+  const absl::StatusOr<CopiedCheckpoint> copied =
+      CopyCheckpoint(*options_.store, folder, *options_.spool, folder, options, &copied_);
   if (!copied.ok()) {
     // It may have been removed to make room.
     const bool gone = absl::IsNotFound(ReadManifest(*options_.store, folder).status());
@@ -201,8 +202,8 @@ absl::Status Spool::CopyOne(const std::string& job_id,
     if (!absl::IsDataLoss(copied.status())) return copied.status();
     damaged_.insert(folder);
     options_.observer->OnSpoolFailed(
-        job_id, absl::StrCat("the checkpoint of step ", checkpoint.steps_done,
-                             " is not copied to ", options_.url, ": ", copied.status().message()));
+        job_id, absl::StrCat("the checkpoint of step ", checkpoint.steps_done, " is not copied to ",
+                             options_.url, ": ", copied.status().message()));
     return absl::OkStatus();
   }
   v1::RecordedCheckpoint copy;

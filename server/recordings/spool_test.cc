@@ -106,8 +106,8 @@ class SpoolTest : public ::testing::Test {
     Manifest manifest;
     manifest.job_id = job;
     manifest.steps_done = steps;
-    manifest.files = {{"rank-0.safetensors", Sha256Hex(content),
-                       static_cast<int64_t>(content.size()), false}};
+    manifest.files = {
+        {"rank-0.safetensors", Sha256Hex(content), static_cast<int64_t>(content.size()), false}};
     ASSERT_EQ(store_.PutIfAbsent(folder + "/rank-0.safetensors", content), absl::OkStatus());
     ASSERT_EQ(WriteManifest(store_, folder, manifest), absl::OkStatus());
     if (spool_ != nullptr) spool_->Changed(job);
@@ -264,8 +264,7 @@ TEST_F(SpoolTest, AReplayReadsACopyWhereTheCheckpointIsGone) {
   StartSpool();
   ASSERT_TRUE(Eventually([&] { return Spooled("job-1").size() == 2; }));
   const std::string name = "job-1/" + Directory(10);
-  const std::string content =
-      *ReadObject(store_, name + "/rank-0.safetensors", 1 << 20);
+  const std::string content = *ReadObject(store_, name + "/rank-0.safetensors", 1 << 20);
   ASSERT_EQ(store_.Delete(name), absl::OkStatus());
   {
     const absl::StatusOr<FetchedCheckpoint> there = Fetch(20);

@@ -41,7 +41,7 @@ struct EvaluatedCheckpoint {
 };
 
 struct EvaluationTask {
-  std::string name;  // ReplayAttemptName; names of the workers' attempts begin with it
+  std::string name;       // ReplayAttemptName; names of the workers' attempts begin with it
   std::string replay_id;  // with `number`, of the segment: who reads the checkpoints
   int number = 0;
   std::string job_id;

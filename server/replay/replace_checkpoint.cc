@@ -52,8 +52,8 @@ absl::Status RunningReplay::ReplaceCheckpoint(size_t number, const absl::Status&
   std::string instead = "there are no answers from it";
   if (!spool.empty()) {
     // Without its manifest the next try finds the copy.
-    const absl::StatusOr<StoredCheckpoint> moved = espalier::ReplaceCheckpoint(
-        *tools_.attempts->checkpoints, job_id, {directory, checkpoint});
+    const absl::StatusOr<StoredCheckpoint> moved =
+        espalier::ReplaceCheckpoint(*tools_.attempts->checkpoints, job_id, {directory, checkpoint});
     if (!moved.ok()) return moved.status();
     instead = absl::StrCat("its copy in ", spool, " is read instead");
   } else {

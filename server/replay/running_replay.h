@@ -89,8 +89,8 @@ class RunningReplay {
                                                                   std::vector<Member>* members);
   // After the segment's thread has ended.
   absl::Status TakeResult(size_t number);
-  // Reads a checkpoint of the run, or its copy (then *is_copy): an error for which MeansDamage holds if it is
-  // damaged or gone.
+  // Reads a checkpoint of the run, or its copy (then *is_copy): an error for which MeansDamage
+  // holds if it is damaged or gone.
   absl::Status VerifyRecorded(const ReplayedRun& run, const std::string& directory,
                               int64_t checkpoint, size_t number, bool* is_copy);
   // Empty: the spool that is used has none.

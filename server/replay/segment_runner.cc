@@ -83,12 +83,11 @@ absl::Status SegmentRunner::Run(std::optional<int64_t> first_hashed) {
   // Before workers are leased, as it may take a while.
   std::optional<FetchedCheckpoint> checkpoint;
   if (!task_.checkpoint.empty()) {
-    absl::StatusOr<FetchedCheckpoint> fetched =
-        FetchCheckpoint(tools_, task_.job_id, task_.checkpoint, task_.replay_id, task_.number,
-                        [this] {
-                          absl::MutexLock lock(&mutex_);
-                          return cancelled_;
-                        });
+    absl::StatusOr<FetchedCheckpoint> fetched = FetchCheckpoint(
+        tools_, task_.job_id, task_.checkpoint, task_.replay_id, task_.number, [this] {
+          absl::MutexLock lock(&mutex_);
+          return cancelled_;
+        });
     if (!fetched.ok()) return fetched.status();
     checkpoint.emplace(*std::move(fetched));
   }

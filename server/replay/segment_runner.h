@@ -52,14 +52,15 @@ class SegmentRunner {
   SegmentRunner(const AttemptTools& tools, SegmentTask task, SegmentObserver* observer);
 
   // Blocks. Aborted if a worker is no longer idle; errors of FetchedCheckpoint, ReplayRanks and of
-  // the observer. With `first_hashed`, the steps from that one on are hashed, and none is logged. Once.
+  // the observer. With `first_hashed`, the steps from that one on are hashed, and none is logged.
+  // Once.
   absl::Status Run(std::optional<int64_t> first_hashed = std::nullopt);
   // Ends Run with Cancelled. Thread-safe; does not block.
   void Cancel();
 
  private:
-  absl::StatusOr<std::vector<v1::LoadProgramRequest>> Requests(
-      const std::string& values, const std::string& checkpoint) const;
+  absl::StatusOr<std::vector<v1::LoadProgramRequest>> Requests(const std::string& values,
+                                                               const std::string& checkpoint) const;
   absl::Status RunSteps(int64_t first, int64_t end, bool logs, std::optional<int64_t> hash_step);
 
   const AttemptTools& tools_;
