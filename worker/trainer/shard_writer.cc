@@ -2,10 +2,7 @@
 
 #include <spdlog/spdlog.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -15,15 +12,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/machine_memory.h"
+#include "base/thread_priority.h"
 #include "ops/cpu/threading/parallel.h"
 #include "worker/executor/unchanged_parameters.h"
 
 namespace espalier {
 namespace {
 
-// Of the thread that writes: it uses processors that the training leaves idle, and about a tenth of
-// one if none is.
-constexpr int kWriterNice = 10;
 // Several ranks of a host may take memory at the same time.
 constexpr int64_t kPartOfAvailable = 4;
 constexpr int64_t kStagingAlignment = 64;
@@ -33,11 +28,6 @@ constexpr int64_t kTouchedAtOnce = 4 << 20;
 // it.
 constexpr int64_t kLeastUnchanged = 64 << 10;
 constexpr int64_t kLeastUnchangedPart = 20;  // a twentieth
-
-void LowerPriority() {
-  // On Linux a thread has its own. Writing works without, so an error is none.
-  setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kWriterNice);
-}
 
 double ThreadCpuSeconds() {
   timespec now{};
@@ -328,7 +318,7 @@ absl::Status ShardWriter::AwaitValues(int buffer, std::vector<char>* bytes) {
 }
 
 void ShardWriter::Loop() {
-  LowerPriority();
+  LowerThreadPriority();
   const auto has_work = [this] {
     mutex_.AssertReaderHeld();
     return stopping_ || next_.has_value();
