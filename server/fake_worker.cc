@@ -292,7 +292,7 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
           request.set_name(options_.name);
           request.set_address(options_.advertise.empty() ? address_ : options_.advertise);
           request.set_host("test");
-          request.set_protocol_version(3);
+          request.set_protocol_version(4);
           request.set_call_key(kCallKey);
           v1::Device* device = request.mutable_device();
           device->set_kind(v1::Device::CPU);

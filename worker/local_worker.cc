@@ -36,7 +36,7 @@
 namespace espalier {
 namespace {
 
-constexpr uint32_t kProtocolVersion = 3;
+constexpr uint32_t kProtocolVersion = 4;
 // A rank is not lost sooner for being silent to another one.
 constexpr absl::Duration kLeastSilence = absl::Seconds(10);
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const WorkerOptions& options) {

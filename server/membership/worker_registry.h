@@ -22,7 +22,7 @@
 
 namespace espalier {
 
-constexpr uint32_t kProtocolVersion = 3;
+constexpr uint32_t kProtocolVersion = 4;
 
 // A live worker, as seen by a job.
 struct Member {
