@@ -96,7 +96,7 @@ class Info:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {' '.join(filter(None, map(_plain, self.cells())))}>"
+        return f"<{type(self).__name__} {' '.join(filter(None, map(plain, self.cells())))}>"
 
 
 class Listing(list[Entry]):
@@ -126,7 +126,7 @@ class Listing(list[Entry]):
         gap = most // 2 if 0 < most < len(shown) else None
         if gap is not None:
             shown = [*shown[:gap], *shown[gap - most :]]
-        rows = [[_plain(cell) for cell in entry.cells()] for entry in shown]
+        rows = [[plain(cell) for cell in entry.cells()] for entry in shown]
         if gap is not None:
             rows.insert(gap, [f"... {len(self) - most} more", *[""] * (len(self._kind.head) - 1)])
         used = [i for i in range(len(self._kind.head)) if any(row[i] for row in rows)]
@@ -263,14 +263,14 @@ class ServedInfo(Info):
         version = r.artifact_version or r.artifact
         head = f"{r.name}: {version}, {self.state}, {r.parameters:,} parameters"
         if not r.HasField("graph"):
-            return _plain(f"{head}, context of {r.max_sequence_length} tokens")
+            return plain(f"{head}, context of {r.max_sequence_length} tokens")
         batching = r.graph.batching
         head += f", passes of up to {batching.max_batch_size} examples"
         if batching.max_queue_delay_microseconds:
             head += f", for which a request waits up to {batching.max_queue_delay_microseconds / 1000:g} ms"
         tensors = (("inputs: ", r.graph.inputs), ("outputs:", r.graph.outputs))
         lines = [head, *(f"{what} {', '.join(map(_tensor, found))}" for what, found in tensors)]
-        return "\n".join(map(_plain, [*lines, *(f"note: {note}" for note in r.graph.notes)]))
+        return "\n".join(map(plain, [*lines, *(f"note: {note}" for note in r.graph.notes)]))
 
 
 def _tensor(tensor: inference_pb2.GraphTensor) -> str:
@@ -283,9 +283,9 @@ def _minute(time: datetime) -> str:
     return time.strftime("%Y-%m-%d %H:%M")
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """On one line, without what a terminal would obey."""
     return "".join(c if c.isprintable() else " " for c in text)
 
 
-__all__ = ["ArtifactInfo", "Info", "JobInfo", "Listing", "ServedInfo"]
+__all__ = ["ArtifactInfo", "Info", "JobInfo", "Listing", "ServedInfo", "plain"]

@@ -70,6 +70,8 @@ def replay_spec(
     if segment is not None:
         if not isinstance(segment, tuple) or len(segment) != 2:
             raise InvalidArgument(f"segment={segment!r}: accepted is (k, n), part k of n, from 1 on")
+        if segment[0] == 0:
+            raise InvalidArgument(f"segment={segment!r}: the first part is 1 (FLOR's pid:ngpus counts from 0)")
         spec.segments = check_count("segment: n", segment[1], 1, (1 << 31) - 1)
         spec.segment = check_count("segment: k", segment[0], 1, spec.segments)
     if at is not None:
@@ -149,6 +151,14 @@ def _with_arguments(method: Callable[..., Any], body: Callable[..., Any], left_o
     setattr(method, "__signature__", signature)  # noqa: B010 (a function has no such attribute for mypy)
 
 
+def _check_arguments(method: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """TypeError that names the method, not replay_spec."""
+    try:
+        inspect.signature(method).bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{method.__name__}() {error}") from None
+
+
 def asks(
     make: Callable[P, replay_pb2.ReplaySpec],
 ) -> Callable[[Callable[[S, replay_pb2.ReplaySpec], Steps[T]]], Callable[Concatenate[S, P], Steps[T]]]:
@@ -156,6 +166,7 @@ def asks(
 
     def decorate(body: Callable[[S, replay_pb2.ReplaySpec], Steps[T]]) -> Callable[Concatenate[S, P], Steps[T]]:
         def method(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Steps[T]:
+            _check_arguments(method, self, *args, **kwargs)
             return (yield from body(self, make(*args, **kwargs)))
 
         _with_arguments(method, body, left_out=0)
@@ -180,6 +191,7 @@ def asks_itself(
 
     def decorate(body: Callable[[J, replay_pb2.ReplaySpec], Steps[T]]) -> Callable[Concatenate[J, P], Steps[T]]:
         def method(self: J, /, *args: P.args, **kwargs: P.kwargs) -> Steps[T]:
+            _check_arguments(method, self, *args, **kwargs)
             return (yield from body(self, make(self.id, *args, **kwargs)))
 
         _with_arguments(method, body, left_out=1)

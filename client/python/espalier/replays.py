@@ -25,7 +25,7 @@ class ReplayEstimate:
 
     steps: that are trained again, of which logged_steps are logged; checkpoints: that are read instead. seconds: with
     the workers that are idle now, of which loading_seconds for checkpoints. rows, bytes: of the answers. segments: that
-    may run at once. lacking: probes of names that a run does not have, by run.
+    may run at once. lacking: probes of names that a run does not have, by run; reasons: why, of each of these.
     """
 
     steps: int
@@ -37,6 +37,7 @@ class ReplayEstimate:
     bytes: int
     segments: int
     lacking: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    reasons: dict[str, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -63,6 +64,7 @@ def _estimate_of(found: replay_pb2.ReplayEstimate) -> ReplayEstimate:
         bytes=found.bytes,
         segments=len(found.segments),
         lacking={lacking.run: tuple(lacking.log) for lacking in found.lacking},
+        reasons={lacking.run: tuple(lacking.reasons) for lacking in found.lacking},
         notes=tuple(found.notes),
     )
 

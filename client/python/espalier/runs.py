@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
 from espalier.job import state_name
-from espalier.listing import Info, Listing
+from espalier.listing import Info, Listing, plain
 from espalier.plan import size
 from espalier.v1 import recording_pb2, training_pb2
 
@@ -101,6 +101,10 @@ class RunInfo(Info, Generic[J]):
     def _loss(self, which: str) -> float | None:
         return float(getattr(self.record.losses, which)) if self.record.HasField("losses") else None
 
+    def __repr__(self) -> str:
+        named = [f"{name}: {plain(cell)}" for name, cell in zip(self.head, self.cells(), strict=True) if cell]
+        return f"<RunInfo {', '.join(named)}>"
+
     def cells(self) -> list[str]:
         """A row of the table."""
         job = self.record.job
@@ -134,6 +138,17 @@ class RunDiff(Listing[RunDifference]):
         super().__init__(RunDifference, differences)
         self.common_steps = common_steps
         self.first_different_step = first_different_step
+
+    def __repr__(self) -> str:
+        if self.common_steps == 0:
+            return super().__repr__()
+        if self.first_different_step is None:
+            losses = f"the losses of {self.common_steps} steps are the same to the bit"
+        else:
+            losses = (
+                f"their losses differ from step {self.first_different_step} on, of {self.common_steps} that both have"
+            )
+        return f"{super().__repr__()}\n{losses}"
 
     def __reduce__(self) -> Any:
         return (RunDiff, (list(self), self.common_steps, self.first_different_step))

@@ -60,11 +60,19 @@ def test_runs_are_a_table():
     assert list(runs.dataframe()["name"]) == ["lm@3", "lm@4"]
 
     reply = recording_pb2.DiffRunsReply(first_different_step=-1, common_steps=60)
-    assert (repr(run_diff(reply)), run_diff(reply).first_different_step) == ("they do not differ", None)
+    assert repr(runs[0]).startswith(
+        "<RunInfo run: lm@3, job: job-7, state: succeeded, steps: 60/60, first loss: 4, last: 1.5,"
+    )
+    assert repr(run_diff(reply)).splitlines() == [
+        "they do not differ",
+        "the losses of 60 steps are the same to the bit",
+    ]
+    assert run_diff(reply).first_different_step is None
     reply.differences.add(field="spec.seed", a="0", b="7")
     reply.first_different_step = 0
     diff = pickle.loads(pickle.dumps(run_diff(reply)))
     assert str(diff).splitlines()[1].split() == ["spec.seed", "0", "7"]
+    assert str(diff).splitlines()[-1] == "their losses differ from step 0 on, of 60 that both have"
     assert (diff.first_different_step, diff.common_steps, diff[0].field) == (0, 60, "spec.seed")
 
 

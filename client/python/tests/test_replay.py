@@ -113,6 +113,7 @@ def test_names_that_a_run_lacks_are_said(daemon):
     for name, trains in (("lacks-a", graph()), ("lacks-b", other)):
         fit(trains, examples(), steps=3, name=name, client=daemon, **SETTINGS)
     assert daemon.estimate_replay("lacks-*", log=NORM).lacking == {"lacks-b@1": (NORM,)}
+    assert "there is no" in daemon.estimate_replay("lacks-*", log=NORM).reasons["lacks-b@1"][0]
     assert f"; lacks-b@1 has no {NORM}>" in repr(daemon.estimate_replay("lacks-*", log=NORM))
     with pytest.warns(espalier.EspalierWarning, match=re.escape(f"lacks-b@1 has no {NORM}")):
         replay = daemon.replay("lacks-*", log=[NORM, "norm(grad(*))"])
@@ -195,6 +196,7 @@ def test_what_cannot_be_asked_says_why(daemon, trained):
         ({"every": 0}, "every is 0"),
         ({"workers": 0}, "workers is 0"),
         ({"segment": (4, 3)}, "k is 4"),
+        ({"segment": (0, 3)}, "the first part is 1"),
         ({"segment": "1/3"}, "(k, n)"),
         ({"at": "checkpoint"}, "did you mean 'checkpoints'"),
         ({"evaluate": "holdout"}, "at='checkpoints'"),
@@ -202,6 +204,8 @@ def test_what_cannot_be_asked_says_why(daemon, trained):
     ):
         with pytest.raises(errors.InvalidArgument, match=re.escape(says)):
             daemon.replay("asked", **arguments)
+    with pytest.raises(TypeError, match=r"replay\(\) got an unexpected keyword argument 'stpes'"):
+        daemon.replay("asked", stpes=3)
     with pytest.raises(errors.NotFound, match="'w1'"):
         daemon.estimate_replay("asked", log="norm(grad(w7))")
     with pytest.raises(errors.NotFound):
