@@ -72,6 +72,24 @@ class SpoolTest(unittest.TestCase):
         cluster.wait(lambda: not os.path.exists(f"{self.spool}/{other}"), 20, "the copies are removed")
         self.assertTrue(os.path.exists(f"{self.spool}/{kept}"))
 
+    def test_values_that_do_not_change_are_copied_once(self):
+        cluster = self.cluster(workers=1)
+        frozen = ["--freeze=model.embed_tokens.*", "--freeze=model.layers.*"]
+        cluster.record("all", *frozen)
+        job = cluster.record("lm", "--record-keep=2", *frozen)
+        cluster.wait_until_spooled("lm", range(10, STEPS + 1, 10))
+        cluster.wait(lambda: checkpoints(cluster, "lm")["stored"] == [STEPS - 10, STEPS], 20, "the limit is kept")
+        self.assertEqual(len(glob.glob(f"{self.spool}/{job}/attempt-1/unchanged-rank-0.safetensors*")), 1)
+        copies = glob.glob(f"{self.spool}/{job}/attempt-1/*/rank-0.safetensors*")
+        shared, = glob.glob(f"{self.spool}/{job}/attempt-1/unchanged*")
+        self.assertLess(max(map(os.path.getsize, copies)), os.path.getsize(shared))
+        flags = ["--steps=15:18", "--log=norm(param(model.layers.0.self_attn.q_proj.weight))", "--log=norm(grad(lm_head.weight))"]
+        rows, replay = cluster.replay("lm", *flags)
+        expected, _ = cluster.replay("all", *flags)
+        self.assertEqual((replay["state"], len(rows)), ("REPLAY_SUCCEEDED", 6), replay)
+        for name in ("param(model.layers.0.self_attn.q_proj.weight)", "grad(lm_head.weight)"):
+            self.assertEqual(named(rows, name, "norm"), named(expected, name, "norm"))
+
     def test_a_killed_coordinator_goes_on_copying(self):
         cluster = self.cluster(workers=1)
         job = cluster.submit("lm", "--record=every:5", steps=200)
