@@ -161,7 +161,7 @@ absl::Status TrainingJob::ReadCheckpoint(const std::string& directory) {
 }
 
 absl::Status TrainingJob::RestoreCheckpoint(const v1::RunRequest& request) {
-  if (shard_writer_->has_begun()) {
+  if (shard_writer_->has_shared()) {
     return absl::FailedPreconditionError(
         "a checkpoint is to be restored where some were written: those to come would name the "
         "unchanged values of these");

@@ -61,7 +61,8 @@ class ShardWriter {
   absl::Status Begin(const std::string& directory, int64_t steps_done);
   // Whether a shard was begun whose result has not been taken.
   bool busy() const { return busy_; }
-  bool has_begun() const { return steps_done_ >= 0; }  // any
+  // Whether it has begun a shard, and shards name a file of unchanged values.
+  bool has_shared() const { return steps_done_ >= 0 && !unchanged_.entries.empty(); }
   // Of the shard that was begun last; -1: none was.
   int64_t steps_done() const { return steps_done_; }
   // Whether Take would not wait.
