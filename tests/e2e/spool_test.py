@@ -120,6 +120,26 @@ class SpoolTest(unittest.TestCase):
             compared += 1
         self.assertEqual(compared, 2 * len(wanted))
 
+    def test_a_job_goes_on_from_the_copy_of_a_damaged_checkpoint(self):
+        cluster = self.cluster(workers=1)
+        undisturbed = cluster.record("all")
+        for damage in (os.remove, lambda path: os.truncate(path, 5000)):
+            job = cluster.submit("lm")
+            cluster.wait_for_step(job, 25)
+            cluster.workers[0].send_signal(signal.SIGSTOP)
+            time.sleep(0.5)
+            cluster.wait(lambda: len(glob.glob(f"{self.spool}/{job}/*/*/manifest.json"))
+                         == len(glob.glob(f"{cluster.folder}/data/checkpoints/{job}/*/*/manifest.json")), 20, "all are copied")
+            cluster.kill(cluster.daemon)
+            newest = int(max(os.listdir(f"{self.spool}/{job}/attempt-1"), key=lambda name: int(name.split("-")[1])).split("-")[1])
+            damage(f"{cluster.folder}/data/checkpoints/{job}/attempt-1/step-{newest}-attempt-1/rank-0.safetensors")
+            cluster.workers[0].send_signal(signal.SIGCONT)
+            cluster.start_daemon()
+            self.assertEqual(cluster.wait_for_job(job)["state"].upper(), "SUCCEEDED")
+            self.assertEqual(cluster.losses(job), cluster.losses(undisturbed))
+            messages = " ".join(cluster.job(job)[2])
+            self.assertIn(f"its copy in {self.spool} has replaced it; going back to step {newest}", messages)
+
     def test_a_spool_that_is_away_is_said_and_does_not_stop_the_training(self):
         cluster = self.cluster(workers=1)
         os.rename(self.spool, f"{self.folder}/unmounted")
