@@ -96,6 +96,7 @@ class Remote:
 
     def send(self, path: Path) -> None:
         """Copies the file of a replay to the spool."""
+        self._target.expect(f"{self._name}/{spooling.INDEX}", self._index.beginning())
         self._target.put(f"{self._name}/{self._inner(path)}", path, path.stat().st_size)
 
 

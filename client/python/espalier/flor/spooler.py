@@ -39,7 +39,7 @@ class Spooler:
 
     def __init__(self, url: str, timeout: float):
         """timeout: seconds that the end waits for a spool that does not answer."""
-        targets.check(url)
+        targets.check_for_writing(url)
         self._url = url
         command = [sys.executable, "-c", _START, json.dumps(sys.path), url, str(timeout)]
         pipe = subprocess.PIPE

@@ -43,6 +43,10 @@ class Index:
         files = {name: [entry.size, entry.sha256] for name, entry in sorted(self.files.items())}
         return json.dumps({"format": FORMAT, "id": self.identity, "files": files}, separators=(",", ":")).encode()
 
+    def beginning(self) -> bytes:
+        """What each index of this recording begins with."""
+        return Index(self.identity).encode()[:-2]
+
 
 def decode(data: bytes, where: str) -> Index:
     """An index. DataLoss, naming the place, for what is none: no name in it leads out of the recording's folder."""
@@ -73,9 +77,11 @@ def numbers(target: Target, experiment: str) -> list[int]:
 
 def claim(target: Target, experiment: str, identity: str, least: int) -> int:
     """Takes the first number that is free in the spool, from a least one on."""
+    target.prepare()
     number = max([least, *(number + 1 for number in numbers(target, experiment))])
     while not target.create(f"{experiment}/{number}/{INDEX}", Index(identity).encode()):
         number += 1
+    target.expect(f"{experiment}/{number}/{INDEX}", Index(identity).beginning())
     return number
 
 
@@ -96,7 +102,7 @@ class Copier:
         self._opened, self._version = opened, version
         self._folder = f"{version.experiment}/{version.number}"
         self._index: Index | None = None  # what the spool has, by the index that it has or will have next
-        self._listed: dict[str, int] = {}  # what an interrupted copier has left, by its own name in the folder
+        self._listed: dict[str, int] = {}  # what was really there at the beginning, by its name in the folder
         self._published: dict[str, Entry] = {}  # by the index that the spool has
         self._next = 0.0
         self.copied = 0  # files, for whoever looks whether it goes on
@@ -108,6 +114,7 @@ class Copier:
     def _begin(self) -> Index:
         if self._index is None:
             identity = self._version.identity()
+            self._target.prepare()
             found = read_index(self._target, self._folder)
             if found is None:
                 self._target.create(f"{self._folder}/{INDEX}", Index(identity).encode())
@@ -121,8 +128,14 @@ class Copier:
             skip = len(self._folder) + 1
             self._listed = {name[skip:]: size for name, size in self._target.sizes(self._folder).items()}
             self._published = dict(found.files)
-            self._index = found
+            self._target.expect(f"{self._folder}/{INDEX}", found.beginning())
+            self._index = Index(identity, {name: each for name, each in found.files.items() if self._has(name, each)})
         return self._index
+
+    def _has(self, name: str, entry: Entry) -> bool:
+        """Whether a file that the index names is really there, as whole as the index says."""
+        size = self._listed.get(name, -1)
+        return size >= entry.size if name == self._version.journal.name else size == entry.size
 
     def _files(self) -> Iterator[tuple[str, Path]]:
         """The files that do not change any more, oldest first."""
@@ -139,7 +152,15 @@ class Copier:
 
     def round(self, last: bool = False) -> None:
         """Copies what is new. last: also what is due only now and then. EspalierError or OSError if it fails."""
-        index = self._begin()
+        if last:
+            self._index = None  # what is said to be there at the end is looked at
+        try:
+            self._round(self._begin(), last)
+        except (EspalierError, OSError):
+            self._index = None  # what is there is looked at again: a spool that was away may have come back with less
+            raise
+
+    def _round(self, index: Index, last: bool) -> None:
         for name, path in self._files():
             if name in index.files:
                 continue
@@ -148,9 +169,9 @@ class Copier:
                 entry = Entry(size, digest(path, size))
                 if self._listed.get(name) != size:
                     self._target.put(f"{self._folder}/{name}", path, size)
-            except FileNotFoundError:
-                continue
-            except (EspalierError, OSError):
+            except (EspalierError, OSError) as error:
+                if isinstance(error, FileNotFoundError) and not path.exists():
+                    continue  # thinned out
                 if index.files != self._published:  # what was copied before, or a disk that is full for this file only
                     with contextlib.suppress(EspalierError, OSError):
                         self._publish(index)
@@ -173,6 +194,7 @@ class Copier:
                 entry = Entry(size, digest(path, size))
                 self._target.put(f"{self._folder}/{path.name}", path, size)
                 index.files[path.name] = entry
+                self.copied += 1
         if index.files != self._published:
             self._target.put_bytes(f"{self._folder}/{INDEX}", index.encode())
             self._published = dict(index.files)
@@ -185,6 +207,7 @@ class Copier:
             if self._listed.get(name) != size:
                 self._target.put(f"{self._folder}/{name}", path, size)
                 self._listed[name] = size
+                self.copied += 1
 
     def there(self) -> int:
         """How many checkpoints the index of the spool has, with those that are here no more."""

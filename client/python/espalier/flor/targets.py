@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from espalier.errors import FailedPrecondition, InvalidArgument, NotFound, PermissionDenied, Unavailable
 from espalier.flor import store
+from espalier.flor.messages import say
 
 FAILURES = (NotFound, PermissionDenied, Unavailable, OSError)  # what a target raises that does not answer, or refuses
 _ATTEMPTS = 3
@@ -26,6 +27,12 @@ class Target(Protocol):
 
     url: str
     moved: int  # bytes that were copied so far
+
+    def prepare(self) -> None:
+        """Makes the place for the first file. NotFound, Unavailable or OSError if that is not possible."""
+
+    def expect(self, name: str, beginning: bytes) -> None:
+        """From now on nothing is written while this file is missing, or begins otherwise: Unavailable then."""
 
     def put(self, name: str, path: Path, size: int) -> None:
         """Copies the first `size` bytes of a file; replaces what is there."""
@@ -82,6 +89,39 @@ class Folder:
 
     def __init__(self, folder: Path):
         self.url, self.moved, self._folder = str(folder), 0, folder
+        self._prepared = False
+        self._expected: dict[str, bytes] = {}
+
+    def prepare(self) -> None:
+        """Makes the folder, once, if it does not exist; says so, also if it is empty, as a mount may be missing."""
+        if self._prepared:
+            return
+        check_parent(self._folder)
+        if not self._folder.is_dir():
+            self._folder.mkdir(exist_ok=True)
+            say(f"copies go to {self.url}, a new folder")
+        elif next(self._folder.iterdir(), None) is None:
+            say(f"copies go to {self.url}, an empty folder")
+        self._prepared = True
+
+    def expect(self, name: str, beginning: bytes) -> None:
+        """From now on nothing is written while this file is missing, or begins otherwise: Unavailable then."""
+        self._expected[name] = beginning
+
+    def _check(self) -> None:
+        """What was renamed or unmounted is not made anew: it would lack what is in the old one."""
+        self.prepare()
+        if not self._folder.is_dir():
+            raise Unavailable(f"the folder {self.url} is gone: renamed, or not mounted")
+        for name, beginning in self._expected.items():
+            path = self._folder / name
+            try:
+                with open(path, "rb") as file:
+                    same = file.read(len(beginning)) == beginning
+            except FileNotFoundError:
+                raise Unavailable(f"{path} is gone: its folder was renamed or deleted, or is not mounted") from None
+            if not same:
+                raise Unavailable(f"{path} is that of another recording than before")
 
     def put(self, name: str, path: Path, size: int) -> None:
         """Copies the first `size` bytes of a file; replaces what is there."""
@@ -99,6 +139,7 @@ class Folder:
 
     @contextlib.contextmanager
     def _temporary(self, path: Path, chunks: Iterator[bytes]) -> Iterator[str]:
+        self._check()
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".incomplete-{uuid.uuid4().hex}")
         try:
@@ -155,6 +196,8 @@ class Folder:
         try:
             return sorted(path.name for path in (self._folder / folder).iterdir() if path.is_dir())
         except FileNotFoundError:
+            if not self._folder.is_dir():
+                raise NotFound(f"there is no folder {self.url}") from None
             return []
 
 
@@ -173,6 +216,12 @@ class S3:
             self._client = boto3.client("s3", config=Config(retries=retries, connect_timeout=10, read_timeout=60))
         # No threads: at the end of the interpreter none can begin.
         self._transfer = TransferConfig(multipart_threshold=_PART, multipart_chunksize=_PART, use_threads=False)
+
+    def prepare(self) -> None:
+        """Does nothing: a bucket is not made by programs that use it."""
+
+    def expect(self, name: str, beginning: bytes) -> None:
+        """Does nothing: a bucket that does not answer is not taken for an empty one."""
 
     @contextlib.contextmanager
     def _errors(self, what: str) -> Iterator[None]:
@@ -288,10 +337,26 @@ def check(url: str) -> tuple[str, str, str]:
     return "s3", parts.netloc, parts.path.strip("/")
 
 
+def check_parent(folder: Path) -> None:
+    """NotFound if a folder is not there and cannot be made in one that is."""
+    if not folder.is_dir() and not folder.parent.is_dir():
+        raise NotFound(
+            f"there is no folder {folder}, nor {folder.parent}, in which it could be made: is it misspelled, or not "
+            "mounted?"
+        )
+
+
+def check_for_writing(url: str) -> None:
+    """As check; also NotFound for a folder that cannot be made."""
+    scheme, where, _ = check(url)
+    if not scheme:
+        check_parent(Path(where))
+
+
 def open_target(url: str) -> Target:
     """The target of a URL. InvalidArgument, FailedPrecondition: see check."""
     scheme, where, prefix = check(url)
     return S3(where, prefix) if scheme else Folder(Path(where))
 
 
-__all__ = ["FAILURES", "S3", "Folder", "Target", "check", "open_target"]
+__all__ = ["FAILURES", "S3", "Folder", "Target", "check", "check_for_writing", "open_target"]

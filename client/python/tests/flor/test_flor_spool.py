@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from running import PACKAGE, Scripts
 
-from espalier.errors import DataLoss, FailedPrecondition, InvalidArgument
+from espalier.errors import DataLoss, FailedPrecondition, InvalidArgument, Unavailable
 from espalier.flor import command_line, fetching, spooling, store, targets
 
 S3_TESTS = PACKAGE.parents[1] / "tests" / "s3"
@@ -224,7 +224,7 @@ def test_what_was_copied_before_kill_9_is_replayed(tmp_path, bucket, both):
     one = Machine(tmp_path / "one", FLOR_SPOOL=url, **server.environment)
     if both:
         server.faults({"method": "PUT", "match": "checkpoints", "do": "slow", "seconds": 2, "count": 1000})
-    process = one.start(program("time.sleep(0.05 if epoch < 7 else 60)"), "--flor", "np")
+    process = one.start(program("time.sleep({6: 0.5, 7: 60}.get(epoch, 0.05))"), "--flor", "np")
     for line in process.stdout:
         if line == "step 7\n":
             break
@@ -338,6 +338,85 @@ def test_a_full_spool_has_what_came_before_and_the_rest_when_there_is_room(tmp_p
     copier.round(last=True)
     assert copier.left() == (0, 0)
     assert "8 restored" in replayed_elsewhere(tmp_path / "three", target.url).stderr
+
+
+def test_a_spool_that_is_away_for_a_moment_is_not_made_anew(tmp_path):
+    spool, away, there = tmp_path / "spool", tmp_path / "away", Path("np/1/checkpoints/a%2Eb%2Fc d/epoch=1.safetensors")
+    text = program(
+        f"while epoch == 2 and not os.path.exists({str(spool / there)!r}): time.sleep(0.05)\n"
+        f"    if epoch == 2: os.rename({str(spool)!r}, {str(away)!r})\n"
+        f"    if epoch == 7: time.sleep(1.5); print('made', os.path.exists({str(spool)!r}))\n"
+        f"    if epoch == 7: os.path.exists({str(spool)!r}) or os.rename({str(away)!r}, {str(spool)!r})"
+    )
+    one = Machine(tmp_path / "one", FLOR_SPOOL_TIMEOUT="20")
+    done = one.run(text, "--flor", "np", "--flor_spool", str(spool))
+    assert "made False" in done.stdout
+    assert f"copies go to {spool}, a new folder" in done.stderr
+    assert done.stderr.count("cannot copy to") == 1, done.stderr
+    assert "is gone: renamed, or not mounted. Training goes on: it is tried again" in done.stderr
+    assert "works again" in done.stderr
+    assert f"copied np@1 to {spool}: 8 checkpoints" in done.stderr
+    assert "8 restored" in replayed_elsewhere(tmp_path / "two", str(spool), FLOR_STRICT="1").stderr
+
+
+@pytest.mark.parametrize("gone", ["np/1", "np", "."])
+def test_a_copier_writes_nothing_beside_what_was_moved_away(tmp_path, monkeypatch, gone):
+    one = Machine(tmp_path / "one")
+    one.run(program(), "--flor", "np")
+    monkeypatch.setenv("FLOR_HOME", str(one.home))
+    version, target = store.find_version("np"), targets.Folder(tmp_path / "spool")
+    replayed = version.folder / "replays" / "1.jsonl"
+    copier = spooling.Copier(lambda: target, version)
+    copier.round(last=True)
+    (tmp_path / "spool" / gone).rename(tmp_path / "away")
+    replayed.write_bytes(b"{}\n")
+    for last in (False, True, True):
+        with pytest.raises(Unavailable, match="is gone"):
+            copier.round(last)
+    assert not list((tmp_path / "spool").rglob("*.*"))
+    if gone == ".":  # another one is mounted there
+        (tmp_path / "spool/np/1").mkdir(parents=True)
+        (tmp_path / "spool/np/1/spool.json").write_bytes(spooling.Index("other").encode())
+        with pytest.raises((Unavailable, FailedPrecondition), match="another recording"):
+            copier.round(last=True)
+        shutil.rmtree(tmp_path / "spool")
+    (tmp_path / "away").rename(tmp_path / "spool" / gone)
+    copier.round(last=True)
+    assert (tmp_path / "spool/np/1/replays/1.jsonl").read_bytes() == b"{}\n"
+
+
+def test_the_command_spool_repairs_what_the_index_names_and_is_not_there(tmp_path):
+    url = tmp_path / "spool"
+    one = Machine(tmp_path / "one")
+    one.run(program(), "--flor", "np", "--flor_spool", str(url))
+    (url / "np/1/version.json").unlink()
+    shutil.rmtree(url / "np/1/initial")
+    for path in url.glob("np/1/checkpoints/*/epoch=[345].safetensors"):
+        path.unlink()
+    cut = next(url.glob("np/1/checkpoints/*/epoch=6.safetensors"))
+    cut.write_bytes(cut.read_bytes()[:-1])
+    (url / "np/1/log.jsonl").write_bytes(b"")
+    before = len(list(one.home.rglob("initial/*")))
+    assert f": {6 + before} files copied" in one.flor("spool", "np", str(url))
+    assert ": 0 files copied" in one.flor("spool", "np", str(url))
+    assert "8 checkpoints fetched" in Machine(tmp_path / "two").flor("fetch", "np", str(url))
+    assert "8 restored" in replayed_elsewhere(tmp_path / "three", str(url)).stderr
+
+
+def test_a_misspelled_spool_is_refused_before_training_and_makes_no_folder(tmp_path):
+    one = Machine(tmp_path / "one")
+    url = str(tmp_path / "mispelled" / "spool")
+    done = one.run(program(), "--flor", "np", "--flor_spool", url, fails=True)
+    assert f"there is no folder {url}, nor {tmp_path / 'mispelled'}, in which it could be made" in done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    one.run(program(), "--flor", "np")
+    assert "there is no folder" in one.flor("spool", "np", url, fails=True)
+    assert "there is no folder" in one.flor("fetch", "np", url, fails=True)
+    assert f"there is no folder {url}" in one.flor("ls", "--spool", url, fails=True)
+    assert not (tmp_path / "mispelled").exists()
+    (tmp_path / "mispelled").mkdir()
+    assert f"copies go to {url}, a new folder" in one.run(program(), "--flor", "np", "--flor_spool", url).stderr
 
 
 def test_the_index_is_written_after_what_it_names(tmp_path, monkeypatch):
