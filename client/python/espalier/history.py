@@ -156,11 +156,14 @@ class History(Listing[HistoryInfo]):
     def _of(self, entries: list[HistoryInfo]) -> History:
         return History(self._kind, entries)
 
-    def curve(self, label: str, run: str | None = None, source: str | None = None) -> tuple[Array, Array]:
+    def curve(
+        self, label: str, run: str | None = None, source: str | None = None, replay: str | None = None
+    ) -> tuple[Array, Array]:
         """The steps and the numbers of a label: what plot() takes.
 
         run: NAME@VERSION; it may be left out if there is one. Of what was both recorded and replayed, the record
-        counts, unless source="replay". InvalidArgument for a label without numbers.
+        counts, unless source="replay". replay: only the answers of the replay with this id. InvalidArgument for a
+        label without numbers, and if replays have answered a step differently: choose one.
         """
         runs = list(dict.fromkeys(row.run for row in self if row.label == label))
         if not runs:
@@ -168,19 +171,27 @@ class History(Listing[HistoryInfo]):
             raise InvalidArgument(f"there is no {label}{meant(label, labels)}")
         if run is None and len(runs) > 1:
             raise InvalidArgument(f"{label} is of several runs: say which, of {', '.join(runs)}")
-        found: dict[int, float] = {}
-        for row in self:
-            if row.label != label or row.run != (run or runs[0]) or (source or row.source) != row.source:
-                continue
+        rows = [
+            row
+            for row in self
+            if row.label == label
+            and row.run == (run or runs[0])
+            and source in (None, row.source)
+            and replay in (None, row.replay_id)
+        ]
+        found: dict[int, tuple[HistoryInfo, float]] = {}
+        for row in sorted(rows, key=lambda row: row.source != "forward"):
             value = row.value
             if not isinstance(value, float):
                 raise InvalidArgument(f"{label} is no number, but a {type(value).__name__}")
-            if row.source == "forward" or source == "replay":
-                found[row.step] = value
-            else:
-                found.setdefault(row.step, value)
+            other, known = found.setdefault(row.step, (row, value))
+            if other.source != "forward" and not np.array_equal(known, value, equal_nan=True):
+                raise InvalidArgument(
+                    f"{label} of step {row.step} is {known} by {other.replay_id}, and {value} by {row.replay_id}: "
+                    f"choose one, as in replay={row.replay_id!r}"
+                )
         steps = sorted(found)
-        return np.array(steps, np.int64), np.array([found[step] for step in steps], np.float64)
+        return np.array(steps, np.int64), np.array([found[step][1] for step in steps], np.float64)
 
 
 def query_request(

@@ -76,9 +76,12 @@ def test_curves_are_what_plot_takes(client):
     steps, losses = history.curve("loss", run="lm@2")
     np.testing.assert_array_equal(steps, range(21))
     assert losses[1] == 4 / 3 / 3
-    steps, norms = history.curve("norm(grad(w))")
+    steps, norms = history.curve("norm(grad(w))", replay="r1")
     assert list(steps) == [0, 5, 10, 15]
-    assert norms[3] == 0.1 * 15  # the first answer counts
+    assert norms[3] == 0.1 * 15
+    assert history.curve("norm(grad(w))", replay="r2")[1].tolist() == [99.0]
+    with pytest.raises(errors.InvalidArgument, match=r"of step 15 is 1\.5 by r1, and 99\.0 by r2: choose one"):
+        history.curve("norm(grad(w))")
     for label, run, words in (
         ("loss", None, "lm@1, lm@2"),
         ("los", None, "did you mean 'loss'"),
@@ -98,7 +101,11 @@ def test_what_is_asked_for_reaches_the_coordinator(server, client):
         200,
     )
     assert asked.source == replay_pb2.HistoryRow.REPLAY
-    for steps, first, end in ((7, 7, 8), ((7, None), 7, 0), (slice(None, 9), 0, 9), (None, 0, 0), ((0, 9), 0, 9)):
+    texts = (("7", 7, 8), ("7:", 7, 0), (":9", 0, 9), ("7:9", 7, 9))
+    for steps, first, end in (
+        *((7, 7, 8), ((7, None), 7, 0), (slice(None, 9), 0, 9), (None, 0, 0), ((0, 9), 0, 9), (np.int64(7), 7, 8)),
+        *texts,
+    ):
         client.history("lm", log="loss", steps=steps)
         asked = server.requests[-1]
         assert (asked.first_step, asked.end_step, list(asked.log)) == (first, end, ["loss"])
@@ -108,7 +115,11 @@ def test_what_is_asked_for_reaches_the_coordinator(server, client):
 
 def test_mistakes_are_named(server, client):
     asked = len(server.requests)
-    for wrong in ({"steps": (5, 5)}, {"steps": -1}, {"steps": range(9, 0, -1)}, {"source": "replays"}):
+    unknown = ([1, 5, 9], 3.5, True, (1, 2, 3), ("1", 2), slice("a", None), "a:b", ":", "9:1", "-1", "1:2:3", "")
+    for wrong in (
+        *({"steps": (5, 5)}, {"steps": -1}, {"steps": range(9, 0, -1)}, {"source": "replays"}),
+        *({"steps": steps} for steps in unknown),
+    ):
         with pytest.raises(errors.InvalidArgument, match=r"steps=|did you mean 'replay'"):
             client.history("lm", **wrong)
     assert len(server.requests) == asked
