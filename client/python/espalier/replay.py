@@ -180,6 +180,11 @@ def _ignore(row: HistoryInfo) -> None:
     """Where no answers are asked for."""
 
 
+def counted(count: int, unit: str) -> str:
+    """ "1 answer", "2 answers"."""
+    return f"{count} {unit}{'' if count == 1 else 's'}"
+
+
 def _unit(record: replay_pb2.ReplayInfo) -> str:
     return "checkpoint" if record.spec.at_checkpoints else "step"
 
@@ -214,9 +219,10 @@ class _Shown:
         done, total = steps_of(record)
         took = (record.finished_unix_ms - record.created_unix_ms) / 1000
         compared = "" if record.spec.at_checkpoints else f"; {comparison_of(record)}"
+        steps = f"{done} of {counted(total, _unit(record))}"
         self._printer.finish(
-            f"{record.id} {replay_state(record.state)} after {done} of {total} {_unit(record)}s in {seconds(took)}, "
-            f"{record.rows} answers{compared}"
+            f"{record.id} {replay_state(record.state)} after {steps} in {seconds(took)}, "
+            f"{counted(record.rows, 'answer')}{compared}"
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from espalier.job import time_of
 from espalier.listing import Info, Listing
 from espalier.plan import seconds, size
-from espalier.replay import Comparison, ReplayMethods, comparison_of, replay_state, steps_of
+from espalier.replay import Comparison, ReplayMethods, comparison_of, counted, replay_state, steps_of
 from espalier.replay_question import asks, replay_spec
 from espalier.rpc import idempotency_key, method
 from espalier.steps import Steps, Unary, operation
@@ -42,15 +42,11 @@ class ReplayEstimate:
 
     def __repr__(self) -> str:
         lacks = [f"; {run} has no {', '.join(names)}" for run, names in self.lacking.items()]
-        what = _count(self.checkpoints, "checkpoint") if self.checkpoints else _count(self.steps, "step")
+        what = counted(self.checkpoints, "checkpoint") if self.checkpoints else counted(self.steps, "step")
         return (
-            f"<ReplayEstimate: {what} in {_count(self.segments, 'segment')}, about "
-            f"{seconds(self.seconds)}; {_count(self.rows, 'answer')}, about {size(self.bytes)}{''.join(lacks)}>"
+            f"<ReplayEstimate: {what} in {counted(self.segments, 'segment')}, about "
+            f"{seconds(self.seconds)}; {counted(self.rows, 'answer')}, about {size(self.bytes)}{''.join(lacks)}>"
         )
-
-
-def _count(count: int, unit: str) -> str:
-    return f"{count} {unit}{'' if count == 1 else 's'}"
 
 
 def _estimate_of(found: replay_pb2.ReplayEstimate) -> ReplayEstimate:

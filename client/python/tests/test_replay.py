@@ -330,3 +330,6 @@ def test_checkpoints_are_read_without_training(daemon, trained, capsys):
     assert list(steps) == [0, 10, 20, 30, 40]
     np.testing.assert_allclose(norms[[0, -1]], [np.linalg.norm(w["w1"]) for w in (initial(), trained.weights())], 1e-6)
     assert capsys.readouterr().out.splitlines()[-1].startswith(f"{replay.id} succeeded after 5 of 5 checkpoints in ")
+    daemon.replay("asked", log="norm(param(w1))", at="checkpoints", steps=0).wait()
+    over = capsys.readouterr().out.splitlines()[-1]
+    assert re.search(r" succeeded after 1 of 1 checkpoint in .*s, 1 answer$", over)
