@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from espalier.errors import DataLoss, EspalierError, FailedPrecondition
 from espalier.flor import checkpoints, fetching, objects, randomness, segments, sources, store, values
@@ -34,7 +34,7 @@ class Block:
     label: str
     place: str
     at: list[Any]
-    executed: bool
+    checkpoint: tuple[Node, State] | None  # None: it is executed
 
 
 class Replayer(Working):
@@ -45,7 +45,8 @@ class Replayer(Working):
         self.version = version
         self.record = records.read(version)
         self._journal: store.Journal | None = None
-        self._unfetched: set[tuple[str, str]] = set()  # checkpoints that the spool did not give
+        self._useless: set[tuple[str, str]] = set()  # checkpoints that are damaged, or that the spool did not give
+        self._ended = False  # the replay could not go on
         self._stored: Path | None = None  # the file of the new values
         self._mode = "replay"  # of this epoch: see segments.Step
         self._outside = True  # outside of the main loop, values are stored by the segment that has the neighbour epoch
@@ -147,8 +148,8 @@ class Replayer(Working):
             for step in steps:
                 self._mode = step.kind
                 self.place.enter_iteration(label, step.epoch, None)
-                whole = bool(self.objects) and self._available(f"@{label}", self.place.key)
-                if not (step.kind == "restore" and whole):
+                whole = self._load(f"@{label}", self.place.key) if self.objects and step.kind == "restore" else None
+                if whole is None:
                     try:
                         value = source.item(step.epoch)
                     except (IndexError, StopIteration):
@@ -159,16 +160,22 @@ class Replayer(Working):
                     self.place.enter_iteration(label, step.epoch, value)
                     self.blocks_in_iteration = 0
                     yield value
-                if whole and step.kind != "replay":
-                    self._restore(f"@{label}", self.place.key, list(self.objects.values()), list(self.objects), frame)
-                elif whole:
-                    self._compare(f"@{label}", self.place.key, list(self.objects.values()), list(self.objects), frame)
+                if self.objects:
+                    self._set_or_compare(f"@{label}", step.kind, whole, frame)
                 self.leave(depth)
                 if self._journal is not None:
                     self._journal.flush()
         finally:
             self.leave(depth)
             self.main, self._mode, self._after_main = None, "replay", True
+
+    def _set_or_compare(self, label: str, kind: str, whole: tuple[Node, State] | None, frame: FrameType) -> None:
+        """The objects of flor.checkpointing after an iteration; whole: its checkpoint, if it was not executed."""
+        given, names = list(self.objects.values()), list(self.objects)
+        if kind == "replay":
+            self._compare(label, self.place.key, given, names, frame)
+        elif saved := whole or self._load(label, self.place.key):
+            self._restore(label, given, names, frame, saved)
 
     def _steps(self, label: str) -> list[segments.Step]:
         count = self.record.iterations.get(label, 0)
@@ -203,16 +210,15 @@ class Replayer(Working):
     def _enter(self, name: str, probed: bool | None, body: str) -> bool:
         place, at = self.place.key, self.place.at
         label = self.place.label("block", name)
-        available = self._available(label, place)
         wanted = bool(probed)
         if sources.changed(self.record.bodies.get(label, ""), body) and not probed:
             wanted = probed is None
             done = "executed again" if wanted else "skipped nevertheless, as probed=False says"
             self._say_once(f"block {label!r} has changed since the recording: it is {done}")
-        execute = not available or (wanted and self._mode == "replay")
+        checkpoint = None if wanted and self._mode == "replay" else self._load(label, place)
         self.place.enter_block(label)
-        self.blocks.append(Block(label, place, at, execute))
-        return execute
+        self.blocks.append(Block(label, place, at, checkpoint))
+        return checkpoint is None
 
     def step_into(self, name: str, probed: bool | None, frame: FrameType) -> bool:
         """Whether to execute a block: if it is probed, has changed, or has no checkpoint."""
@@ -228,27 +234,41 @@ class Replayer(Working):
         block: Block = self.ended()
         self.place.close_to(len(block.at))
         self.blocks_in_iteration += 1
-        if not block.executed:
-            return self._restore(block.label, block.place, given, names, frame)
+        if block.checkpoint is not None:
+            return self._restore(block.label, given, names, frame, block.checkpoint)
         self._executed += 1
         self._compare(block.label, block.place, given, names, frame)
         return given
 
-    def _available(self, label: str, place: str) -> bool:
-        """Whether a block has a checkpoint here, after fetching it if a spool has it."""
-        if (label, place) in self._unfetched:
-            return False
+    def _load(self, label: str, place: str, executed: bool = False) -> tuple[Node, State] | None:
+        """A checkpoint, fetched if a spool has it; None if there is none, or none that is of use, which is said.
+
+        executed: its block has been executed, so that the state is there.
+        """
+        if (label, place) in self._useless:
+            return None
+        read = "fetched"
         try:
-            return self.version.fetched_checkpoint(label, place).exists()
+            if not self.version.fetched_checkpoint(label, place).exists():
+                return None
+            read = "read"
+            return self._read(label, place)
         except (EspalierError, OSError) as error:
-            self._unfetched.add((label, place))
-            if self._mode == "restore":  # the epochs before were not executed
-                raise
-            self._say_once(f"WARNING: a checkpoint cannot be fetched, and its block is executed instead: {error}")
-            return False
+            self._useless.add((label, place))
+            if self._mode == "restore" and not executed:  # the epochs before were not executed
+                self._stop(f"the segment begins from a checkpoint that cannot be {read}: {error}")
+            then = "the state is not compared with it" if executed else "its block is executed instead"
+            self._say_once(f"WARNING: a checkpoint cannot be {read}, and {then}: {error}")
+            return None
+
+    def _stop(self, reason: str) -> NoReturn:
+        """Ends the program, which is nowhere to go on from; what a program does after errors is not meant for that."""
+        self._ended = True
+        remedy = "" if self.flags.STRONG else ". Delete the file here, and it begins from the nearest one before"
+        raise SystemExit(f"espalier.flor: the replay of {self.version} has ended: {reason}{remedy}")
 
     def _read(self, label: str, place: str) -> tuple[Node, State]:
-        """A checkpoint; where it is damaged, that of the spool."""
+        """A checkpoint that is here; where it is damaged, that of the spool."""
         path = self.version.checkpoint(label, place)
         try:
             return store.read_checkpoint(path)
@@ -259,15 +279,18 @@ class Replayer(Working):
             self.version.elsewhere.bring(path)
             return store.read_checkpoint(path)
 
-    def _restore(self, label: str, place: str, given: list[Any], names: Sequence[str], frame: FrameType) -> list[Any]:
+    def _restore(
+        self, label: str, given: list[Any], names: Sequence[str], frame: FrameType, checkpoint: tuple[Node, State]
+    ) -> list[Any]:
         self._skipped += 1
-        return checkpoints.restore(label, given, names, frame, self._read(label, place))
+        return checkpoints.restore(label, given, names, frame, checkpoint)
 
     def _compare(self, label: str, place: str, given: list[Any], names: list[str], frame: FrameType) -> None:
         """Compares what an executed block has left with its checkpoint."""
-        if not self._available(label, place):
+        recorded = self._load(label, place, executed=True)
+        if recorded is None:
             return
-        recorded, now = self._read(label, place), checkpoints.capture(label, given, names, frame)
+        now = checkpoints.capture(label, given, names, frame)
         array = objects.first_difference(recorded[1], now[1])
         if array:
             text = f"the state after block {label!r} at {place}: {array} has other bits"
@@ -292,6 +315,8 @@ class Replayer(Working):
         if self._journal is not None:
             self._journal.close()
             self._send()
+        if self._ended:
+            return
         say(
             f"replayed {self.version}: {self._executed} blocks executed, {self._skipped} restored; {self._equal} "
             f"values and states equal the record to the bit, {len(self._differences)} differ, {self._new} are new"

@@ -101,9 +101,7 @@ def read_checkpoint(path: Path) -> tuple[Node, State]:
             raise ValueError("its contents do not have the recorded hash")
         return json.loads(structure), state
     except (ValueError, KeyError, TypeError, struct.error, EspalierError) as error:
-        raise DataLoss(
-            f"checkpoint {path} is damaged: {error}. Delete it, and the replay executes its block again"
-        ) from None
+        raise DataLoss(f"checkpoint {path} is damaged: {error}") from None
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -188,6 +188,64 @@ def test_a_flipped_bit_in_a_checkpoint_is_named(tmp_path):
             store.read_checkpoint(path)
 
 
+def damage(scripts, epoch, block="train"):
+    path = scripts.home / "np" / "1" / "checkpoints" / block / f"epoch={epoch}.safetensors"
+    data = path.read_bytes()
+    path.write_bytes(data[:-3] + bytes([data[-3] ^ 4]) + data[-2:])
+
+
+def test_a_damaged_checkpoint_is_said_once_and_its_block_executed(tmp_path):
+    scripts = Scripts(tmp_path)
+    scripts.run(program(), "--flor", "np")
+    damage(scripts, 3)
+    done = scripts.run(program(outer=OUTER), "--flor", "np", "--replay_flor")
+    assert set(done.stdout.splitlines()) == {"step 3"}
+    assert done.stderr.count("WARNING") == 1, done.stderr
+    assert "a checkpoint cannot be read, and its block is executed instead" in done.stderr
+    assert "epoch=3.safetensors is damaged" in done.stderr
+    assert "1 blocks executed, 7 restored; 16 values and states equal the record to the bit, 0 differ" in done.stderr
+    probed = scripts.run(program(", probed=True"), "--flor", "np", "--replay_flor")
+    assert probed.stderr.count("WARNING") == 1, probed.stderr
+    assert "and the state is not compared with it" in probed.stderr
+    assert "8 blocks executed, 0 restored; 23 values and states equal" in probed.stderr
+
+
+def test_a_segment_that_begins_from_a_damaged_checkpoint_ends_with_one_error(tmp_path):
+    scripts = Scripts(tmp_path)
+    scripts.run(program(), "--flor", "np")
+    damage(scripts, 3)
+    refused = scripts.run(program(), "--flor", "np", "--replay_flor", "2/2", fails=True)
+    assert "the segment begins from a checkpoint that cannot be read" in refused.stderr
+    assert "epoch=3.safetensors is damaged" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert "replayed" not in refused.stderr
+    (scripts.home / "np/1/checkpoints/train/epoch=3.safetensors").unlink()  # as it says
+    done = scripts.run(program(), "--flor", "np", "--replay_flor", "2/2")
+    assert set(done.stdout.splitlines()) == {"step 3"}
+    assert "0 differ" in done.stderr
+
+
+def test_a_damaged_checkpoint_of_flor_checkpointing_is_not_compared(tmp_path):
+    scripts = Scripts(tmp_path)
+    text = """
+import numpy as np
+import espalier.flor as flor
+weights = np.zeros(2)
+with flor.checkpointing(weights=weights):
+    for epoch in flor.loop("epoch", range(4)):
+        weights += np.random.rand()
+        flor.log("total", weights.sum())
+"""
+    scripts.run(text, "--flor", "np")
+    damage(scripts, 1, "%40epoch")
+    done = scripts.run(text, "--flor", "np", "--replay_flor")
+    assert done.stderr.count("WARNING") == 1, done.stderr
+    assert "7 values and states equal the record to the bit, 0 differ" in done.stderr
+    refused = scripts.run(text, "--flor", "np", "--replay_flor", "2/2", fails=True)
+    assert "the segment begins from a checkpoint that cannot be read" in refused.stderr
+    assert "replayed" not in refused.stderr
+
+
 def test_names_lead_nowhere_else(tmp_path):
     for name in ("../../etc", "/etc/passwd", "..", ".", "a/b", "", "x" * 500, "\0"):
         assert Path(store.file_name(name)).name == store.file_name(name) not in ("", ".", "..")
