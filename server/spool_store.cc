@@ -36,14 +36,16 @@ absl::Status FlagError(const std::string& value, const std::string& what) {
   return absl::FailedPreconditionError(absl::StrCat("--", kFlag, "=", value, ": ", what));
 }
 
-absl::StatusOr<OpenedSpool> OpenFolder(const SpoolUse& use, const std::string& path,
-                                       FileSystem& files) {
+// Makes the folder and marks it, once: later it is that of a disk that is not mounted if it lacks
+// the mark.
+absl::Status ClaimFolder(const SpoolUse& use, const std::string& path, const std::string& mark,
+                         FileSystem& files, FolderCheckpointStore* store, JobStore* jobs) {
+  const std::string claimed_blob = absl::StrCat("spool/claimed/", Sha256Hex(path));
+  const absl::StatusOr<std::string> before = jobs->GetBlob(claimed_blob);
+  if (!absl::IsNotFound(before.status())) return before.status();
   if (absl::Status s = CreateDurableDirectories(files, path); !s.ok()) {
     return FlagError(use.spool, absl::StrCat(s.message(), "; it must be writable"));
   }
-  auto store = std::make_unique<FolderCheckpointStore>(files, path);
-  // A hash, as in a bucket: who sees the spool need not see the data folder.
-  const std::string mark = Sha256Hex(use.identity);
   const absl::Status claimed = store->PutIfAbsent(kOwnerFile, mark);
   if (absl::IsAlreadyExists(claimed)) {
     return FlagError(
@@ -53,14 +55,23 @@ absl::StatusOr<OpenedSpool> OpenFolder(const SpoolUse& use, const std::string& p
         ".espalier-owner in it");
   }
   if (!claimed.ok()) return FlagError(use.spool, std::string(claimed.message()));
+  return jobs->PutBlob(claimed_blob, path);
+}
+
+absl::StatusOr<OpenedSpool> OpenFolder(const SpoolUse& use, const std::string& path,
+                                       FileSystem& files, JobStore* jobs) {
+  auto store = std::make_unique<FolderCheckpointStore>(files, path);
+  // A hash, as in a bucket: who sees the spool need not see the data folder.
+  const std::string mark = Sha256Hex(use.identity);
+  if (absl::Status s = ClaimFolder(use, path, mark, files, store.get(), jobs); !s.ok()) return s;
   OpenedSpool opened;
   opened.url = path;
   opened.check = [folder = store.get(), path, mark]() -> absl::Status {
     const absl::StatusOr<std::string> found = ReadObject(*folder, kOwnerFile, kMostOwnerBytes);
     if (found.ok() && *found == mark) return absl::OkStatus();
-    return absl::UnavailableError(absl::StrCat("the file ", kOwnerFile,
-                                               " of this coordinator is not in ", path,
-                                               "; is its disk mounted?"));
+    return absl::UnavailableError(
+        absl::StrCat("the file ", kOwnerFile, " of this coordinator is not in ", path,
+                     "; is its disk mounted? If what it had is lost, give another --spool"));
   };
   opened.store = std::move(store);
   return opened;
@@ -82,7 +93,7 @@ absl::StatusOr<OpenedSpool> OpenSpool(const SpoolUse& use, FileSystem& files, Jo
                        absl::StrCat("copies must not be where the originals are, in ", place));
     }
   }
-  if (!bucket) return OpenFolder(use, url, files);
+  if (!bucket) return OpenFolder(use, url, files, jobs);
   absl::StatusOr<std::unique_ptr<CheckpointStore>> store =
       OpenObjectStore({kFlag, url, use.identity, ""}, jobs, std::move(cancelled));
   if (!store.ok()) return store.status();

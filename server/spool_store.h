@@ -30,9 +30,10 @@ struct OpenedSpool {
   std::function<absl::Status()> check;
 };
 
-// Makes the folder, or checks that the bucket can be used, and marks the place as that of the jobs.
-// FailedPrecondition, with the remedy, if it is that of other jobs, or one of the others. `files`
-// must outlive the result. `cancelled` ends the calls of the result once it is true.
+// Makes the folder, the first time, or checks that the bucket can be used, and marks the place as
+// that of the jobs. FailedPrecondition, with the remedy, if it is that of other jobs, or one of the
+// others. `files` must outlive the result. `cancelled` ends the calls of the result once it is
+// true.
 absl::StatusOr<OpenedSpool> OpenSpool(const SpoolUse& use, FileSystem& files, JobStore* jobs,
                                       std::shared_ptr<const std::atomic<bool>> cancelled);
 

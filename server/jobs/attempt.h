@@ -195,8 +195,6 @@ class Attempt {
   int64_t ExportedSteps() const;
   // Whether the result of the evaluation after so many steps is known.
   bool IsEvaluated(int64_t steps_done) ABSL_LOCKS_EXCLUDED(report_mutex_);
-  // Puts the copy of a damaged or lost checkpoint in its place. An error if there is none.
-  absl::Status FetchSpooled(const StoredCheckpoint& damaged);
   // The end of an attempt whose checkpoint has turned out to be damaged.
   AttemptEnd CheckpointDamaged(const StoredCheckpoint& damaged, const absl::Status& damage);
   // The same of the best validation's checkpoint: goes back to before it.

@@ -11,6 +11,7 @@
 #include "server/jobs/attempt.h"
 #include "server/jobs/export_model.h"
 #include "server/jobs/job_message.h"
+#include "server/recordings/fetched_checkpoint.h"
 
 namespace espalier {
 namespace {
@@ -76,32 +77,22 @@ std::string Attempt::CheckpointFolder(const std::string& within_job) const {
   return JoinPath(task_.record.job.id(), within_job);
 }
 
-absl::Status Attempt::FetchSpooled(const StoredCheckpoint& damaged) {
-  if (tools_.spool == nullptr || !is_recorded()) return absl::NotFoundError("there is no spool");
-  const absl::StatusOr<v1::RecordedCheckpoint> copy =
-      tools_.recordings->CopyOf(task_.record.job.id(), damaged.within_job);
-  if (!copy.ok()) return copy.status();
-  if (copy->spool() != tools_.spool->url()) return absl::NotFoundError("it is in another spool");
-  const std::string folder = CheckpointFolder(damaged.within_job);
-  // Otherwise it would seem to be there.
-  if (absl::Status s = RemoveCheckpoint(*tools_.checkpoints, folder); !s.ok()) return s;
-  return tools_.spool->Fetch(folder, folder, [this] { return stopping(); });
-}
-
 AttemptEnd Attempt::CheckpointDamaged(const StoredCheckpoint& damaged, const absl::Status& damage) {
   AttemptEnd end;
   end.kind = AttemptEnd::kCheckpointDamaged;
   end.reason = absl::StrCat("the checkpoint of step ", damaged.steps_done,
                             " is damaged: ", damage.message());
-  const absl::Status fetched = FetchSpooled(damaged);
-  if (absl::IsCancelled(fetched)) return AttemptEnd::Stopped();
-  if (fetched.ok()) {
+  const absl::Status restored =
+      RestoreCheckpoint({tools_.checkpoints, tools_.spool, tools_.recordings},
+                        task_.record.job.id(), damaged.within_job, [this] { return stopping(); });
+  if (absl::IsCancelled(restored)) return AttemptEnd::Stopped();
+  if (restored.ok()) {
     end.fallback = damaged;
     absl::StrAppend(&end.reason, "; its copy in ", tools_.spool->url(), " has replaced it");
     return end;
   }
   spdlog::info("job id={}: no copy of the checkpoint of step {}: {}", task_.record.job.id(),
-               damaged.steps_done, absl::CHexEscape(fetched.message()));
+               damaged.steps_done, absl::CHexEscape(restored.message()));
   absl::StatusOr<StoredCheckpoint> other =
       ReplaceCheckpoint(*tools_.checkpoints, task_.record.job.id(), damaged);
   if (!other.ok()) return AttemptEnd::Failed(other.status());

@@ -14,6 +14,7 @@
 #include "server/jobs/job_runner.h"
 #include "server/jobs/job_time_limit.h"
 #include "server/jobs/stored_values.h"
+#include "server/recordings/stored_checkpoints.h"
 
 namespace espalier {
 namespace {
@@ -205,6 +206,8 @@ void JobRunner::RemoveFilesOf(const Job& job) {
   const std::string& id = job.record.job.id();
   if (job.stream != nullptr) job.stream->Remove();
   RemoveLeftValues(*tools_.data_folder, id);
+  // First: RemoveCheckpoints leaves it, and the job's folder with it.
+  tools_.checkpoints->Delete(JoinPath(id, kFetchedFolder)).IgnoreError();
   RemoveCheckpoints(*tools_.checkpoints, id, job.life.attempts, "");
 }
 

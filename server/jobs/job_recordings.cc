@@ -163,6 +163,7 @@ size_t JobRunner::ThinRecording(const std::string& job_id, Thinning how, const s
   SetRecorded(*job, static_cast<int64_t>(left.size()), bytes);
   if (how == Thinning::kToLast || how == Thinning::kAll) (*job)->thinned_to = how;
   if (!chosen.thinned || removed == 0) return removed;
+  if (waits_for_copies) return removed;  // they can still be replayed
   std::string message = absl::StrCat(
       why.empty() ? absl::StrCat("the recording takes more than ", FormatSize(limits.max_bytes))
                   : why,

@@ -41,15 +41,29 @@ absl::StatusOr<FetchedCheckpoint> FetchedCheckpoint::Open(const FetchTools& tool
   // What an interrupted reader has left.
   if (absl::Status s = tools.store->Delete(fetched.copies_); !s.ok()) return s;
   const absl::Status status = tools.spool->Fetch(folder, fetched.folder_, stopped);
-  if (absl::IsNotFound(status)) {
-    return absl::NotFoundError(
-        absl::StrCat("the checkpoint '", folder, "' is gone from ", copy->spool()));
+  if (status.ok()) return fetched;
+  // For a reader a checkpoint that cannot be reached is not there.
+  const bool keeps_code =
+      absl::IsDataLoss(status) || absl::IsCancelled(status) || absl::IsResourceExhausted(status);
+  return absl::Status(keeps_code ? status.code() : absl::StatusCode::kNotFound,
+                      absl::StrCat("the checkpoint '", folder, "' cannot be copied back from ",
+                                   copy->spool(), ": ", status.message()));
+}
+
+absl::Status RestoreCheckpoint(const FetchTools& tools, const std::string& job_id,
+                               const std::string& directory, const std::function<bool()>& stopped) {
+  if (tools.spool == nullptr || tools.recordings == nullptr) {
+    return absl::NotFoundError("there is no spool");
   }
-  if (!status.ok()) {
-    return absl::Status(status.code(), absl::StrCat("the checkpoint '", folder, "' of ",
-                                                    copy->spool(), ": ", status.message()));
+  const absl::StatusOr<v1::RecordedCheckpoint> copy = tools.recordings->CopyOf(job_id, directory);
+  if (!copy.ok()) return copy.status();
+  if (copy->spool() != tools.spool->url()) {
+    return absl::NotFoundError(absl::StrCat("its copy is in ", copy->spool()));
   }
-  return fetched;
+  const std::string folder = JoinPath(job_id, directory);
+  // Otherwise it would seem to be there.
+  if (absl::Status s = tools.store->Delete(JoinPath(folder, kManifestFile)); !s.ok()) return s;
+  return tools.spool->Fetch(folder, folder, stopped);
 }
 
 FetchedCheckpoint::FetchedCheckpoint(FetchedCheckpoint&& other) noexcept

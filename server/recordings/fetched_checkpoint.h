@@ -52,4 +52,9 @@ class FetchedCheckpoint {
   std::string folder_, copies_;       // copies_: the reader's folder
 };
 
+// Puts the copy of a damaged or lost checkpoint in its place. Blocks. NotFound if the spool that is
+// used has none; other errors as of CopyCheckpoint: then the checkpoint is not there.
+absl::Status RestoreCheckpoint(const FetchTools& tools, const std::string& job_id,
+                               const std::string& directory, const std::function<bool()>& stopped);
+
 }  // namespace espalier

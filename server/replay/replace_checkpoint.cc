@@ -1,6 +1,9 @@
 // What a replay does when a checkpoint that it needs is damaged or gone.
+#include <spdlog/spdlog.h>
+
 #include <string>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "server/jobs/checkpoint_folders.h"
 #include "server/recordings/fetched_checkpoint.h"
@@ -25,15 +28,6 @@ absl::Status RunningReplay::VerifyRecorded(const ReplayedRun& run, const std::st
   return VerifyCheckpoint(*tools_.attempts->checkpoints, fetched->folder(), checkpoint, stopped);
 }
 
-std::string RunningReplay::SpoolWithCopyOf(const std::string& job_id,
-                                           const std::string& directory) const {
-  const Spool* const spool = tools_.attempts->spool;
-  if (spool == nullptr) return "";
-  const absl::StatusOr<v1::RecordedCheckpoint> copy =
-      tools_.attempts->recordings->CopyOf(job_id, directory);
-  return copy.ok() && copy->spool() == spool->url() ? copy->spool() : "";
-}
-
 absl::Status RunningReplay::ReplaceCheckpoint(size_t number, const absl::Status& failure) {
   Segment* segment = nullptr;
   {
@@ -48,25 +42,30 @@ absl::Status RunningReplay::ReplaceCheckpoint(size_t number, const absl::Status&
       VerifyRecorded(*segment->run, directory, checkpoint, number, &is_copy);
   if (!MeansDamage(damage)) return failure;
   const std::string& job_id = segment->run->job_id;
-  const std::string spool = is_copy ? "" : SpoolWithCopyOf(job_id, directory);
+  const AttemptTools& attempts = *tools_.attempts;
+  const absl::Status restored =
+      is_copy ? damage
+              : RestoreCheckpoint({attempts.checkpoints, attempts.spool, attempts.recordings},
+                                  job_id, directory, [this] { return interrupted(); });
+  if (absl::IsCancelled(restored)) return restored;
   std::string instead = "there are no answers from it";
-  if (!spool.empty()) {
-    // Without its manifest the next try finds the copy.
-    const absl::StatusOr<StoredCheckpoint> moved =
-        espalier::ReplaceCheckpoint(*tools_.attempts->checkpoints, job_id, {directory, checkpoint});
-    if (!moved.ok()) return moved.status();
-    instead = absl::StrCat("its copy in ", spool, " is read instead");
+  if (restored.ok()) {
+    instead = absl::StrCat("its copy in ", attempts.spool->url(), " has replaced it");
   } else {
-    damaged_.insert({job_id, checkpoint});
+    unreadable_.insert({job_id, checkpoint});
   }
   if (absl::Status s = FindLeft(number); !s.ok()) return s;
-  if (spool.empty() && segment->kind == v1::ReplaySegment::TRAINING) {
+  if (!restored.ok() && segment->kind == v1::ReplaySegment::TRAINING) {
     instead =
         absl::StrCat("its steps are replayed from step ", segment->cut.checkpoint, " instead");
   }
+  const std::string note = absl::StrCat(
+      segment->run->name(), ": the checkpoint of step ", checkpoint,
+      absl::IsDataLoss(damage) ? " is damaged: " : " cannot be read: ", damage.message(), "; ",
+      instead);
+  spdlog::warn("{}", absl::CHexEscape(note));
   absl::MutexLock lock(&mutex_);
-  Note(absl::StrCat(segment->run->name(), ": the checkpoint of step ", checkpoint,
-                    " is damaged: ", damage.message(), "; ", instead));
+  Note(note);
   return absl::OkStatus();
 }
 

@@ -190,7 +190,7 @@ absl::Status RunningReplay::CheckData() {
 std::vector<int64_t> RunningReplay::UsableCheckpoints(const ReplayedRun& run) const {
   std::vector<int64_t> usable;
   for (const int64_t checkpoint : run.checkpoints()) {
-    if (!damaged_.contains({run.job_id, checkpoint})) usable.push_back(checkpoint);
+    if (!unreadable_.contains({run.job_id, checkpoint})) usable.push_back(checkpoint);
   }
   return usable;
 }
@@ -363,6 +363,7 @@ void RunningReplay::Drive() {
   }
   Locate();
   bool differs = false, cancelled = false;
+  int64_t answers = 0;
   {
     absl::MutexLock lock(&mutex_);
     // They refer to programs and recordings, which may be large.
@@ -372,6 +373,7 @@ void RunningReplay::Drive() {
     if (stop_ && !cancelled_) return;
     cancelled = cancelled_;
     differs = info_.has_difference();
+    answers = info_.rows();
   }
   if (differs) {
     Finish(v1::REPLAY_DIFFERS, "");
@@ -379,6 +381,8 @@ void RunningReplay::Drive() {
     Finish(v1::REPLAY_CANCELLED, "");
   } else if (!failed.ok()) {
     Finish(v1::REPLAY_FAILED, std::string(failed.message()));
+  } else if (spec_.at_checkpoints() && answers == 0 && !unreadable_.empty()) {
+    Finish(v1::REPLAY_FAILED, "none of the checkpoints that were asked for can be read; see notes");
   } else {
     Finish(v1::REPLAY_SUCCEEDED, "");
   }

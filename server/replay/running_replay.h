@@ -93,8 +93,6 @@ class RunningReplay {
   // holds if it is damaged or gone.
   absl::Status VerifyRecorded(const ReplayedRun& run, const std::string& directory,
                               int64_t checkpoint, size_t number, bool* is_copy);
-  // Empty: the spool that is used has none.
-  std::string SpoolWithCopyOf(const std::string& job_id, const std::string& directory) const;
   // If the checkpoint is damaged or gone, goes on from its copy, an earlier one, or without it;
   // otherwise returns `failure`.
   absl::Status ReplaceCheckpoint(size_t number, const absl::Status& failure);
@@ -123,7 +121,7 @@ class RunningReplay {
   // Of the driver. Segments' threads read the recordings of runs, which do not change.
   std::unique_ptr<PlannedReplay> planned_;
   std::map<std::string, std::shared_ptr<const ReplayProgram>> other_plans_;  // by job and devices
-  std::set<std::pair<std::string, int64_t>> damaged_;                        // job and steps done
+  std::set<std::pair<std::string, int64_t>> unreadable_;                     // job and steps done
   std::thread driver_;
 
   absl::Mutex mutex_;

@@ -46,16 +46,18 @@ class SpoolTest(unittest.TestCase):
         metrics = cluster.get("/metrics")[1]
         self.assertIn("espalier_spooled_checkpoints_total 12", metrics)
         self.assertIn("espalier_spool_pending_checkpoints 0", metrics)
-        # Instead of an original that is damaged its copy is read.
+        # An original that is damaged is replaced by its copy.
         with open(glob.glob(f"{cluster.folder}/data/checkpoints/{kept}/attempt-1/step-20-*/rank-0.safetensors")[0], "r+b") as file:
             file.seek(5000)
             file.write(b"????")
         flags = ["--steps=22:28", "--log=norm(grad(model.norm.weight))"]
         rows, replay = cluster.replay("all", *flags)
         expected, _ = cluster.replay("lm", *flags)
-        self.assertTrue(any(f"its copy in {self.spool} is read instead" in note for note in replay["notes"]), replay)
+        self.assertTrue(any(f"is damaged: " in note and f"its copy in {self.spool} has replaced it" in note for note in replay["notes"]), replay)
         self.assertEqual(replay["segments"][0]["checkpoint_step"], 20)
         self.assertEqual(named(rows, "grad(model.norm.weight)", "norm"), named(expected, "grad(model.norm.weight)", "norm"))
+        self.assertIn(20, checkpoints(cluster, "all")["stored"])
+        self.assertEqual(cluster.replay("all", *flags)[1].get("notes", []), [])
         # A copy that is damaged is named, and the checkpoint before it used.
         copies = sorted(glob.glob(f"{self.spool}/job-*/attempt-1/step-30-*/rank-0.safetensors*"))
         self.assertEqual(len(copies), 2)
@@ -70,6 +72,7 @@ class SpoolTest(unittest.TestCase):
         other = next(name for name in os.listdir(self.spool) if name not in (kept, ".espalier-owner"))
         cluster.cli("jobs", "delete", other)
         cluster.wait(lambda: not os.path.exists(f"{self.spool}/{other}"), 20, "the copies are removed")
+        self.assertFalse(os.path.exists(f"{cluster.folder}/data/checkpoints/{other}"))
         self.assertTrue(os.path.exists(f"{self.spool}/{kept}"))
 
     def test_values_that_do_not_change_are_copied_once(self):
@@ -153,6 +156,36 @@ class SpoolTest(unittest.TestCase):
         os.rename(f"{self.folder}/unmounted", self.spool)
         cluster.wait_until_spooled("lm", range(10, STEPS + 1, 10), seconds=90)
         cluster.wait(lambda: any("are copied to" in message for message in cluster.job(job)[2]), 20, "it says so")
+
+    def test_a_spool_that_is_away_at_the_start_is_waited_for(self):
+        """Neither is its folder made anew, as on the disk beneath a mount, nor does a replay need it that can do without."""
+        cluster = self.cluster(workers=1)
+        deleted = cluster.record("gone")
+        cluster.record("lm", "--record-keep=2")
+        for run in ("gone", "lm"):
+            cluster.wait_until_spooled(run, range(10, STEPS + 1, 10))
+        cluster.wait(lambda: checkpoints(cluster, "lm")["stored"] == [STEPS - 10, STEPS], 20, "the limit is kept")
+        cluster.kill(cluster.daemon)
+        os.rename(self.spool, f"{self.folder}/unmounted")
+        os.mkdir(self.spool)
+        cluster.start_daemon()
+        cluster.wait_for_workers(1)
+        cluster.cli("jobs", "delete", deleted)
+        rows, replay = cluster.replay("lm", "--steps=25:28", "--log=norm(grad(model.norm.weight))")
+        self.assertEqual((replay["state"], len(rows)), ("REPLAY_SUCCEEDED", 3), replay)
+        self.assertIn("step 20 cannot be read", replay["notes"][0])
+        self.assertIn("from step 0 instead", replay["notes"][-1])
+        asked = ["--at=checkpoints", "--log=norm(param(model.norm.weight))"]
+        rows, _ = cluster.replay("lm", *asked)
+        self.assertEqual(sorted(row["step"] for row in rows), [0, STEPS - 10, STEPS])
+        rows, replay = cluster.replay("lm", *asked, "--steps=10:31")
+        self.assertEqual((replay["state"], rows), ("REPLAY_FAILED", []), replay)
+        self.assertEqual(os.listdir(self.spool), [])
+        os.rmdir(self.spool)
+        os.rename(f"{self.folder}/unmounted", self.spool)
+        cluster.wait(lambda: not os.path.exists(f"{self.spool}/{deleted}"), 90, "the deleted job's copies are removed")
+        rows, replay = cluster.replay("lm", *asked, "--steps=10:31")
+        self.assertEqual((replay["state"], len(rows)), ("REPLAY_SUCCEEDED", 3), replay)
 
     def test_places_that_cannot_be_spools_are_refused(self):
         self.cluster(workers=0)
