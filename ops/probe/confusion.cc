@@ -1,4 +1,5 @@
 // Confusion matrices of classes that ranks found, or of logits.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -74,45 +75,57 @@ absl::StatusOr<std::vector<Predicted>> PredictedClasses(const std::vector<v1::Pr
 
 }  // namespace
 
+absl::Status CheckConfusion(const TensorType& logits, const TensorType& labels) {
+  if (logits.dims.empty() || logits.dims.back() < 1 || !IsFloat(logits.dtype)) {
+    return BadConfusion(absl::StrCat("logits are ", ToString(logits),
+                                     "; expected floating-point ones with the classes last"));
+  }
+  const int64_t classes = logits.dims.back();
+  if (classes > kMostClasses) {
+    return BadConfusion(absl::StrCat(classes, " classes; the most are ", kMostClasses));
+  }
+  const Dims expected(logits.dims.begin(), logits.dims.end() - 1);
+  Dims with_one = expected;
+  with_one.push_back(1);
+  if (!IsInteger(labels.dtype) || (labels.dims != expected && labels.dims != with_one)) {
+    return BadConfusion(absl::StrCat("labels are ", ToString(labels), "; expected whole numbers ",
+                                     ToString(expected), " for logits ", ToString(logits.dims)));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<v1::ProbeValue> FinishConfusion(std::vector<v1::ProbePart> logits,
                                                std::vector<v1::ProbePart> labels) {
   if (absl::Status s = probe::CheckParts(logits, /*adds_up=*/false); !s.ok()) return s;
   if (absl::Status s = probe::CheckParts(labels, /*adds_up=*/false); !s.ok()) return s;
   const Dims global(logits[0].dims().begin(), logits[0].dims().end());
-  Dims rows_dims(labels[0].dims().begin(), labels[0].dims().end());
-  if (global.empty() || global.back() < 1 || !IsFloat(FromProto(logits[0].dtype()))) {
-    return BadConfusion(absl::StrCat("logits are ",
-                                     ToString(TensorType{FromProto(logits[0].dtype()), global}),
-                                     "; expected floating-point ones with the classes last"));
-  }
-  const int64_t classes = global.back();
-  if (classes > kMostClasses) {
-    return BadConfusion(absl::StrCat(classes, " classes; the most are ", kMostClasses));
-  }
+  const Dims rows_dims(labels[0].dims().begin(), labels[0].dims().end());
   const DType label_type = FromProto(labels[0].dtype());
-  Dims expected(global.begin(), global.end() - 1);
-  const Dims with_one = [&] {
-    Dims dims = expected;
-    dims.push_back(1);
-    return dims;
-  }();
-  if (!IsInteger(label_type) || (rows_dims != expected && rows_dims != with_one)) {
-    return BadConfusion(absl::StrCat("labels are ", ToString(TensorType{label_type, rows_dims}),
-                                     "; expected whole numbers ", ToString(expected),
-                                     " for logits ", ToString(global)));
-  }
+  absl::Status checked =
+      CheckConfusion({FromProto(logits[0].dtype()), global}, {label_type, rows_dims});
+  if (!checked.ok()) return checked;
+  const int64_t classes = global.back();
   auto values = probe::Assemble(labels, /*adds_up=*/false);
   if (!values.ok()) return values.status();
-  const auto best = PredictedClasses(logits, NumElements(expected), classes);
+  const auto best = PredictedClasses(logits, NumElements(rows_dims), classes);
   if (!best.ok()) return best.status();
   std::vector<int64_t> counts(static_cast<size_t>(classes * classes));
   const TensorView view{values->mutable_data()->data(), TensorSpec::Whole({label_type, rows_dims})};
   size_t i = 0;
+  double largest = 0;
   probe::ForElements(view, [&](double label) {
     const Predicted& row = (*best)[i++];
+    largest = std::max(largest, label);
     if (label < 0 || label >= static_cast<double>(classes)) return;
     ++counts[static_cast<size_t>(static_cast<int64_t>(label) * classes + row.of)];
   });
+  if (largest >= static_cast<double>(classes)) {
+    return BadConfusion(absl::StrCat("there is a label ", static_cast<int64_t>(largest),
+                                     ", but the logits have ", classes, " classes, 0 to ",
+                                     classes - 1,
+                                     "; ask for the tensor that has the logits of all"
+                                     " classes"));
+  }
   v1::ProbeValue value;
   value.mutable_tensor()->set_dtype(v1::I64);
   value.mutable_tensor()->add_dims(classes);

@@ -74,8 +74,13 @@ absl::StatusOr<v1::ProbeValue> Finish(const Reduction& reduction, std::vector<v1
 
 // Counts by label (rows) and predicted class (columns), from the parts of `logits` [..., classes]
 // and `labels` [...] or [..., 1], both reduced as kConfusion. The predicted class is the greatest
-// logit's, the first of equal ones, NaN before all. Labels that are no class are not counted.
+// logit's, the first of equal ones, NaN before all. Negative labels, which padding has, are not
+// counted. INVALID_ARGUMENT as of CheckConfusion, and for labels that are no class.
 absl::StatusOr<v1::ProbeValue> FinishConfusion(std::vector<v1::ProbePart> logits,
                                                std::vector<v1::ProbePart> labels);
+
+// INVALID_ARGUMENT unless FinishConfusion can take such tensors: floating-point logits, and labels
+// that are whole numbers.
+absl::Status CheckConfusion(const TensorType& logits, const TensorType& labels);
 
 }  // namespace espalier

@@ -152,6 +152,14 @@ ProbePoints::ProbePoints(const Graph& graph, const std::vector<v1::Program>& pro
   }
 }
 
+TensorType ProbePoints::TypeOf(const Places& places) const {
+  size_t rank = 0;
+  while (places[rank].points().empty()) ++rank;
+  const v1::TensorSpec& spec =
+      ranks_[rank].program->buffers(places[rank].points(0).buffer()).spec();
+  return {FromProto(spec.dtype()), WholeOf(spec)};
+}
+
 const std::string& ProbePoints::ValueOf(const std::string& name) const {
   const auto output = outputs_.find(name);
   return output == outputs_.end() ? name : output->second;

@@ -42,6 +42,9 @@ class ProbePoints {
   // What a dataset's column brings.
   absl::StatusOr<Places> Batch(const std::string& column) const;
 
+  // The whole tensor that is read there. REQUIRES: a rank reads it.
+  TensorType TypeOf(const Places& places) const;
+
   // Names of tensors that the methods above accept.
   const std::set<std::string>& values() const { return values_; }
   const std::set<std::string>& gradients() const { return gradients_; }

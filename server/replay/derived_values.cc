@@ -109,6 +109,18 @@ absl::StatusOr<DerivedValues> DerivedValues::Make(const OpRegistry& registry, Gr
           return !target.has_wildcard() && value_of(target) != kNoValue && !readable(target);
         });
     if (!derived) continue;
+    if (probe.reduction.kind == Reduction::kConfusion) {
+      // A column of the dataset has the name of the graph's input.
+      const ValueId logits = graph.FindValue(probe.targets[0].name);
+      const ValueId labels = graph.FindValue(probe.targets[1].name);
+      absl::Status s;
+      if (logits != kNoValue && labels != kNoValue) {
+        s = CheckConfusion(graph.value(logits).type, graph.value(labels).type);
+      }
+      if (!s.ok()) {
+        return absl::Status(s.code(), absl::StrCat("'", ToString(probe), "': ", s.message()));
+      }
+    }
     Needs needs;
     absl::Status missing;
     for (const ProbeTarget& target : probe.targets) {

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/graph/name_pattern.h"
+#include "ops/probe/reduce.h"
 
 namespace espalier {
 namespace {
@@ -170,6 +171,12 @@ absl::StatusOr<FoundProbes> FindProbes(const std::vector<ProbeExpression>& probe
       if (!missing.ok()) {
         found.lacking.emplace_back(ToString(one), missing);
         continue;
+      }
+      if (one.reduction.kind == Reduction::kConfusion) {
+        absl::Status s = CheckConfusion(points.TypeOf(places[0]), points.TypeOf(places[1]));
+        if (!s.ok()) {
+          return absl::Status(s.code(), absl::StrCat("'", ToString(one), "': ", s.message()));
+        }
       }
       NamedProbe& result = found.probes.emplace_back(NamedProbe{one, {}, {}});
       for (ProbePoints::Places& of_target : places) {

@@ -40,7 +40,7 @@ absl::Status NothingMatches(const ProbeTarget& target, const ProbePoints& points
 absl::Status NothingMatches(const ProbeTarget& target, const std::set<std::string>& names);
 
 // Finds the probes in programs of `ranks` ranks. Errors are those of ProbePoints except NotFound,
-// and FailedPrecondition of what a wildcard matches.
+// and FailedPrecondition of what a wildcard matches; and of CheckConfusion.
 absl::StatusOr<FoundProbes> FindProbes(const std::vector<ProbeExpression>& probes,
                                        const ProbePoints& points, size_t ranks);
 

@@ -199,5 +199,16 @@ TEST(ProbeAnswers, ANameThatTheProgramsLackIsListed) {
       << found->lacking[2].second;
 }
 
+TEST(ProbeAnswers, AConfusionOfWhatIsNoLabelIsRefusedBeforeAnyStep) {
+  const Graph graph = Mlp();
+  const std::vector<v1::Program> programs = OneDevice(graph, Options("adam"));
+  for (const std::string probe : {"confusion(fc2, fc1)", "confusion(batch(labels), fc2)"}) {
+    const auto found = FindProbes({*ParseProbe(probe)}, ProbePoints(graph, programs), 1);
+    EXPECT_EQ(found.status().code(), absl::StatusCode::kInvalidArgument) << found.status();
+    EXPECT_EQ(found.status().message().find(absl::StrCat("'", probe, "': confusion: l")), 0u)
+        << found.status();
+  }
+}
+
 }  // namespace
 }  // namespace espalier
