@@ -24,13 +24,14 @@ constexpr int kLeaseOfLoading = 4;
 constexpr absl::Duration kYield = absl::Milliseconds(100);
 
 // The values that the workers report, such as "loss", as rows.
-std::vector<v1::HistoryRow> RowsOf(const v1::StepReport& evaluation, int64_t steps_done) {
+std::vector<v1::HistoryRow> RowsOf(const v1::StepReport& evaluation, const std::string& prefix,
+                                   int64_t steps_done) {
   std::vector<v1::HistoryRow> rows;
   std::map<std::string, double> values(evaluation.values().begin(), evaluation.values().end());
   for (const auto& [name, value] : values) {
     v1::HistoryRow& row = rows.emplace_back();
     row.set_step(steps_done);
-    row.set_name(absl::StrCat(kEvaluationPrefix, name));
+    row.set_name(absl::StrCat(prefix, name));
     row.set_source(v1::HistoryRow::REPLAY);
     row.mutable_value()->set_scalar(value);
   }
@@ -66,7 +67,8 @@ absl::StatusOr<v1::TrainingSpec> SpecToEvaluate(const v1::TrainingSpec& spec,
 
 absl::StatusOr<EvaluationProbes> FindEvaluationProbes(const AttemptTools& tools,
                                                       const ReplayProgram& program,
-                                                      const std::vector<ProbeExpression>& probes) {
+                                                      const std::vector<ProbeExpression>& probes,
+                                                      const std::string& prefix) {
   const PreparedJob& prepared = program.prepared();
   if (!prepared.evaluates || program.lowered().evaluation.empty()) {
     return absl::FailedPreconditionError("the job has no examples to evaluate");
@@ -82,6 +84,7 @@ absl::StatusOr<EvaluationProbes> FindEvaluationProbes(const AttemptTools& tools,
   }
   if (!graph.ok()) return graph.status();
   EvaluatedBatches batches;
+  batches.prefix = prefix;
   batches.size = prepared.batch_size;
   batches.examples = prepared.evaluation_examples;
   batches.count = (batches.examples + batches.size - 1) / batches.size;
@@ -97,7 +100,8 @@ absl::StatusOr<std::unique_ptr<CheckpointEvaluations>> CheckpointEvaluations::Ma
     return absl::InvalidArgumentError(absl::StrCat("the plan is for ", task.program->ranks(),
                                                    " workers, not ", task.members.size()));
   }
-  absl::StatusOr<EvaluationProbes> probes = FindEvaluationProbes(tools, *task.program, task.probes);
+  absl::StatusOr<EvaluationProbes> probes =
+      FindEvaluationProbes(tools, *task.program, task.probes, task.prefix);
   if (!probes.ok()) return probes.status();
   std::unique_ptr<CheckpointEvaluations> made(
       new CheckpointEvaluations(tools, std::move(task), observer));
@@ -221,7 +225,7 @@ absl::Status CheckpointEvaluations::Evaluate(const EvaluatedCheckpoint& checkpoi
   if (!evaluation.has_value()) {
     return absl::InternalError("the workers ended the run without an evaluation");
   }
-  std::vector<v1::HistoryRow> rows = RowsOf(*evaluation, checkpoint.steps_done);
+  std::vector<v1::HistoryRow> rows = RowsOf(*evaluation, task_.prefix, checkpoint.steps_done);
   absl::StatusOr<std::vector<v1::HistoryRow>> answered = answers.Finish(checkpoint.steps_done);
   if (!answered.ok()) return answered.status();
   std::move(answered->begin(), answered->end(), std::back_inserter(rows));

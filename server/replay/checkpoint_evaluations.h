@@ -30,10 +30,12 @@ absl::StatusOr<v1::TrainingSpec> SpecToEvaluate(const v1::TrainingSpec& spec,
 
 // Finds the probes in the evaluation of a program that is made of a spec of SpecToEvaluate, before
 // there are workers: lacking names and notes are for its estimate. FailedPrecondition if it
-// evaluates nothing; other errors as of the function for graphs (evaluation_answers.h).
+// evaluates nothing; `prefix` is of EvaluationPrefix; other errors as of the function for graphs
+// (evaluation_answers.h).
 absl::StatusOr<EvaluationProbes> FindEvaluationProbes(const AttemptTools& tools,
                                                       const ReplayProgram& program,
-                                                      const std::vector<ProbeExpression>& probes);
+                                                      const std::vector<ProbeExpression>& probes,
+                                                      const std::string& prefix);
 
 struct EvaluatedCheckpoint {
   int64_t steps_done = 0;
@@ -47,6 +49,7 @@ struct EvaluationTask {
   std::string job_id;
   const v1::TrainingSpec* spec = nullptr;  // of SpecToEvaluate; outlives the task's evaluations
   const ReplayProgram* program = nullptr;  // made of `spec`; the same
+  std::string prefix;                      // EvaluationPrefix
   // Of values and batch(...) of the evaluation; none are needed.
   std::vector<ProbeExpression> probes;
   std::vector<EvaluatedCheckpoint> checkpoints;
@@ -60,8 +63,8 @@ struct EvaluationTask {
 class CheckpointEvaluationObserver {
  public:
   virtual ~CheckpointEvaluationObserver() = default;
-  // What is known of a checkpoint once it is evaluated: "evaluation.loss" and the metrics, without
-  // a reduction, then the probes' answers; see EvaluationAnswers.
+  // What is known of a checkpoint once it is evaluated: the loss and the metrics, without a
+  // reduction, "evaluation.loss", then the probes' answers; see EvaluationAnswers.
   virtual absl::Status OnRows(const EvaluatedCheckpoint& checkpoint,
                               std::vector<v1::HistoryRow> rows) = 0;
 };

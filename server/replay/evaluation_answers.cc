@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "ops/graph/graph_proto.h"
 #include "ops/probe/elements.h"
 #include "ops/probe/reduce.h"
@@ -208,6 +210,12 @@ absl::Status AddDerived(const OpRegistry& registry, const ProbePoints& points,
 
 }  // namespace
 
+std::string EvaluationPrefix(const v1::ReplaySpec& replay) {
+  absl::string_view data = replay.evaluate().uri();
+  absl::ConsumePrefix(&data, "artifact:");
+  return data.empty() ? "evaluation." : absl::StrCat("evaluation[", data, "].");
+}
+
 absl::StatusOr<EvaluationProbes> FindEvaluationProbes(
     const OpRegistry& registry, const Graph& graph, const std::vector<v1::Program>& programs,
     const std::vector<ProbeExpression>& probes, const EvaluatedBatches& batches,
@@ -262,7 +270,7 @@ absl::StatusOr<EvaluationProbes> FindEvaluationProbes(
     }
     if (whole) continue;
     for (const int number : probe.numbers) made.targets[static_cast<size_t>(number)].whole = false;
-    made.notes.push_back(absl::StrCat(kEvaluationPrefix, ToString(probe.probe), " is of the first ",
+    made.notes.push_back(absl::StrCat(batches.prefix, ToString(probe.probe), " is of the first ",
                                       (batches.count - 1) * batches.size, " of ", batches.examples,
                                       " examples: the others do not fill a batch"));
   }
@@ -435,7 +443,7 @@ absl::StatusOr<std::vector<v1::HistoryRow>> EvaluationAnswers::Finish(int64_t st
     }
     v1::HistoryRow& row = rows.emplace_back();
     row.set_step(steps_done);
-    row.set_name(absl::StrCat(kEvaluationPrefix, TargetsToString(probe.probe)));
+    row.set_name(absl::StrCat(probes_.batches.prefix, TargetsToString(probe.probe)));
     row.set_reduction(ToString(probe.probe.reduction));
     row.set_source(v1::HistoryRow::REPLAY);
     *row.mutable_value() = *std::move(value);

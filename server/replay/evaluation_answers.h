@@ -22,13 +22,16 @@
 
 namespace espalier {
 
-// Begins the names of an evaluation's answers: "evaluation.loss".
-inline constexpr char kEvaluationPrefix[] = "evaluation.";
+// Begins the names of an evaluation's answers, so that those of different examples are told apart:
+// "evaluation.loss" for the examples that the job kept apart, "evaluation[book-0a1b].loss" for
+// those of the artifact, "evaluation[s3://bucket/book.npz].loss" for those of another URI.
+std::string EvaluationPrefix(const v1::ReplaySpec& replay);
 
 struct EvaluatedBatches {
   int64_t count = 0;
-  int64_t size = 0;      // examples of each
-  int64_t examples = 0;  // the rest of the last batch is padding
+  int64_t size = 0;                    // examples of each
+  int64_t examples = 0;                // the rest of the last batch is padding
+  std::string prefix = "evaluation.";  // of answers: EvaluationPrefix
 };
 
 // What the ranks read in each batch of an evaluation, and what is made of it.
@@ -71,7 +74,7 @@ class EvaluationAnswers {
   // before. Other errors as DerivedValues::Complete.
   absl::Status Add(size_t rank, const v1::ProbeResults& results);
 
-  // Returns the rows, with names that begin with kEvaluationPrefix, in the order of the probes.
+  // Returns the rows, with names that begin with the prefix, in the order of the probes.
   // Internal unless all ranks have sent all of it. Once, last.
   absl::StatusOr<std::vector<v1::HistoryRow>> Finish(int64_t steps_done);
 

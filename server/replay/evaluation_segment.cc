@@ -48,6 +48,7 @@ absl::Status EvaluationSegment::Run() {
   task.job_id = task_.run->job_id;
   task.spec = spec_.get();
   task.program = program_.get();
+  task.prefix = task_.run->evaluation_prefix;
   task.probes = task_.probes;
   task.members = members_;
   for (const int64_t steps : task_.checkpoints) {

@@ -185,6 +185,7 @@ absl::Status ReplayPlanner::AddCheckpoints(const v1::ReplaySpec& spec, ReplayedR
   absl::StatusOr<v1::TrainingSpec> evaluated = SpecToEvaluate(run->spec, spec);
   if (!evaluated.ok()) return evaluated.status();
   run->evaluated = std::make_shared<const v1::TrainingSpec>(*std::move(evaluated));
+  run->evaluation_prefix = EvaluationPrefix(spec);
   made = ReplayProgram::Make(tools_, *run->evaluated, plan, {});
   if (made.ok()) run->evaluation_program = *std::move(made);
   if (!made.ok() && !(absl::IsFailedPrecondition(made.status()) && spec.any_plan())) {
@@ -199,8 +200,8 @@ absl::Status ReplayPlanner::AddCheckpoints(const v1::ReplaySpec& spec, ReplayedR
       if (erased) totals->known.insert(ToString(probe));
       return erased;
     });
-    absl::StatusOr<EvaluationProbes> found =
-        FindEvaluationProbes(tools_, *run->evaluation_program, run->evaluation_probes);
+    absl::StatusOr<EvaluationProbes> found = FindEvaluationProbes(
+        tools_, *run->evaluation_program, run->evaluation_probes, run->evaluation_prefix);
     if (!found.ok()) return found.status();
     probes = *std::move(found);
     totals->AddNames(run->evaluation_probes, probes->found, run->name());

@@ -41,6 +41,7 @@ struct ReplayedRun {
   // the program, as for state_program.
   std::shared_ptr<const v1::TrainingSpec> evaluated;
   std::shared_ptr<const ReplayProgram> evaluation_program;
+  std::string evaluation_prefix;  // of its answers: EvaluationPrefix
 
   // "NAME@3"
   std::string name() const;

@@ -316,6 +316,7 @@ class CheckpointEvaluationsTest : public ::testing::Test {
     task.job_id = "job";
     task.spec = &spec;
     task.program = &program;
+    task.prefix = EvaluationPrefix(v1::ReplaySpec());
     task.probes = *ParseProbes({"confusion(fc2, batch(labels))", "norm(act)"});
     task.checkpoints = {{2, folders_[2]}, {4, folders_[4]}};
     task.members = std::move(members);
@@ -450,12 +451,21 @@ TEST_F(CheckpointEvaluationsTest, EvaluateAnotherDataset) {
   const auto program = ReplayProgram::Make(tools_, *spec, trained->plan(), {});
   ASSERT_TRUE(program.ok()) << program.status();
   Collected collected;
-  auto evaluations =
-      CheckpointEvaluations::Make(tools_, Task(*spec, **program, members), &collected);
+  EvaluationTask task = Task(*spec, **program, members);
+  task.prefix = EvaluationPrefix(replay);
+  auto evaluations = CheckpointEvaluations::Make(tools_, std::move(task), &collected);
   ASSERT_TRUE(evaluations.ok()) << evaluations.status();
   EXPECT_EQ((*evaluations)->Run(), absl::OkStatus());
-  EXPECT_EQ(Counted(collected.values.at(4).at("confusion of evaluation.fc2, batch(labels)"), false),
-            29);
+  const auto& values = collected.values.at(4);
+  // No name is that of an evaluation of other examples.
+  const std::string evaluation = absl::StrCat("evaluation[", folder_, "/others.npz].");
+  EXPECT_EQ(
+      Counted(values.at(absl::StrCat("confusion of ", evaluation, "fc2, batch(labels)")), false),
+      29);
+  EXPECT_TRUE(values.contains(absl::StrCat(evaluation, "loss")));
+  for (const auto& [name, value] : values) EXPECT_THAT(name, HasSubstr(evaluation));
+  replay.mutable_evaluate()->set_uri("artifact:others-0a1b");
+  EXPECT_EQ(EvaluationPrefix(replay), "evaluation[others-0a1b].");
 }
 
 // As the job queue, which is told when workers become idle.
@@ -528,7 +538,7 @@ TEST_F(CheckpointEvaluationsTest, LackingNamesAreKnownBeforeThereAreWorkers) {
   const auto program = ProgramOf(spec_, 1);
   ASSERT_NE(program, nullptr);
   const auto probes =
-      FindEvaluationProbes(tools_, *program, *ParseProbes({"norm(fc2)", "norm(fc9)"}));
+      FindEvaluationProbes(tools_, *program, *ParseProbes({"norm(fc2)", "norm(fc9)"}), "");
   ASSERT_TRUE(probes.ok()) << probes.status();
   EXPECT_EQ(probes->found.probes.size(), 1u);
   ASSERT_EQ(probes->found.lacking.size(), 1u);
@@ -536,7 +546,7 @@ TEST_F(CheckpointEvaluationsTest, LackingNamesAreKnownBeforeThereAreWorkers) {
   spec_.mutable_dataset()->clear_holdout_fraction();
   const auto nothing = ProgramOf(spec_, 1);
   ASSERT_NE(nothing, nullptr);
-  EXPECT_EQ(FindEvaluationProbes(tools_, *nothing, {}).status().code(),
+  EXPECT_EQ(FindEvaluationProbes(tools_, *nothing, {}, "").status().code(),
             absl::StatusCode::kFailedPrecondition);
 }
 
