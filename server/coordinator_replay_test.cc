@@ -70,17 +70,20 @@ class ReplayTest : public CoordinatorFixture {
     return {};
   }
   std::vector<v1::HistoryRow> Answers(const std::string& id) {
-    grpc::ClientContext context;
     v1::QueryHistoryRequest request;
-    request.set_run("tiny");
     request.set_source(v1::HistoryRow::REPLAY);
+    std::vector<v1::HistoryRow> rows = History(request);
+    std::erase_if(rows, [&](const v1::HistoryRow& row) { return row.replay_id() != id; });
+    return rows;
+  }
+  std::vector<v1::HistoryRow> History(v1::QueryHistoryRequest request) {
+    grpc::ClientContext context;
+    request.set_run("tiny");
     const auto reader = Stub()->Query(&context, request);
     std::vector<v1::HistoryRow> rows;
     v1::QueryHistoryReply reply;
     while (reader->Read(&reply)) {
-      for (const v1::HistoryRow& row : reply.rows()) {
-        if (row.replay_id() == id) rows.push_back(row);
-      }
+      rows.insert(rows.end(), reply.rows().begin(), reply.rows().end());
     }
     const grpc::Status status = reader->Finish();
     EXPECT_TRUE(status.ok()) << status.error_message();
@@ -127,6 +130,34 @@ TEST_F(ReplayTest, IdleWorkersShareTheStepsAndAreGivenBack) {
   ExpectWhole(replay);
   ASSERT_THAT(replay.segments(), SizeIs(3));
   for (int i = 0; i < 3; ++i) EXPECT_EQ(replay.segments(i).first_step(), 20 * i);
+}
+
+// Ids of replays are random.
+TEST_F(ReplayTest, AHistoryIsByNameAndStepWhateverReplayAnsweredIt) {
+  AddWorker();
+  Record();
+  v1::StartReplayRequest evaluate = Request("tiny");
+  evaluate.mutable_spec()->set_at_checkpoints(true);
+  evaluate.mutable_spec()->set_evaluate_holdout(true);
+  std::vector<std::pair<int64_t, int64_t>> parts;
+  for (int64_t first = kSteps; first >= 0; first -= 10) parts.emplace_back(first, first + 1);
+  parts.emplace_back(0, 0);  // all of it again
+  for (const auto& [first, end] : parts) {
+    evaluate.mutable_spec()->set_first_step(first);
+    evaluate.mutable_spec()->set_end_step(end);
+    EXPECT_EQ(WaitForReplay(Start(evaluate)).state(), v1::REPLAY_SUCCEEDED);
+  }
+  const std::vector<v1::HistoryRow> rows = History({});
+  const auto key = [](const v1::HistoryRow& row) {
+    return std::make_tuple(row.name(), row.reduction(), row.step(), row.unix_ms());
+  };
+  EXPECT_TRUE(std::is_sorted(rows.begin(), rows.end(),
+                             [&](const auto& a, const auto& b) { return key(a) < key(b); }));
+  const auto answers = std::count_if(rows.begin(), rows.end(), [](const v1::HistoryRow& row) {
+    return row.name() == "evaluation.loss";
+  });
+  EXPECT_EQ(answers, 2 * (kSteps / 10 + 1));
+  EXPECT_GT(static_cast<int64_t>(rows.size()), answers) << "and what was recorded";
 }
 
 TEST_F(ReplayTest, ARepeatedStartIsTheSameReplay) {

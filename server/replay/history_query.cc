@@ -57,6 +57,56 @@ bool IsAsked(const v1::QueryHistoryRequest& request, const v1::HistoryRow& row) 
   });
 }
 
+// Where a row is, in the order of the rows of one name: what was recorded in a step is before what
+// was answered later.
+struct RowPlace {
+  int64_t step = 0;
+  bool recorded = false;
+  int64_t unix_ms = 0;
+  size_t chunk = 0;  // of answers
+  int row = 0;       // in it
+
+  bool operator<(const RowPlace& other) const {
+    return std::tuple(step, !recorded, unix_ms, chunk, row) <
+           std::tuple(other.step, !other.recorded, other.unix_ms, other.chunk, other.row);
+  }
+};
+
+// Reads the chunks of a job's answers, and keeps some.
+class AnswerReader {
+ public:
+  AnswerReader(const AnswerStore& store, std::string job_id)
+      : store_(store), job_id_(std::move(job_id)) {}
+
+  absl::Status List() {
+    absl::StatusOr<std::vector<AnswerChunk>> chunks = store_.List(job_id_);
+    if (!chunks.ok()) return chunks.status();
+    chunks_ = *std::move(chunks);
+    return absl::OkStatus();
+  }
+  size_t chunks() const { return chunks_.size(); }
+
+  // Valid until the next call.
+  absl::StatusOr<const v1::QueryHistoryReply*> Read(size_t chunk) {
+    if (const auto known = cache_.find(chunk); known != cache_.end()) return &known->second;
+    absl::StatusOr<v1::QueryHistoryReply> rows = store_.Read(job_id_, chunks_[chunk]);
+    if (!rows.ok()) return rows.status();
+    if (cached_ > kCachedBytes) {
+      cache_.clear();
+      cached_ = 0;
+    }
+    cached_ += rows->ByteSizeLong();
+    return &cache_.emplace(chunk, *std::move(rows)).first->second;
+  }
+
+ private:
+  const AnswerStore& store_;
+  const std::string job_id_;
+  std::vector<AnswerChunk> chunks_;
+  std::map<size_t, v1::QueryHistoryReply> cache_;
+  size_t cached_ = 0;
+};
+
 }  // namespace
 
 std::string ProbeTextOf(const v1::HistoryRow& row) {
@@ -68,18 +118,13 @@ std::string ProbeTextOf(const v1::HistoryRow& row) {
                       reduction.substr(arguments + 1));
 }
 
-absl::Status HistoryQuery::SendRecorded(const v1::QueryHistoryRequest& request,
-                                        const v1::HistoryRow& run, const Send& send,
-                                        bool* goes_on) const {
-  struct Value {
-    double value;
-    int64_t unix_ms;
-  };
-  std::map<std::string, std::map<int64_t, Value>> series;
+absl::StatusOr<HistoryQuery::Recorded> HistoryQuery::ReadRecorded(
+    const v1::QueryHistoryRequest& request, const std::string& job_id) const {
+  Recorded recorded;
   int64_t after = 0;
   while (true) {
     const absl::StatusOr<std::vector<JobLogEntry>> page =
-        jobs_.Log(run.job_id(), after, request.first_step(), kLogEntries);
+        jobs_.Log(job_id, after, request.first_step(), kLogEntries);
     if (!page.ok()) return page.status();
     for (const JobLogEntry& entry : *page) {
       const v1::StepReport* report = std::get_if<v1::StepReport>(&entry.entry);
@@ -88,64 +133,68 @@ absl::Status HistoryQuery::SendRecorded(const v1::QueryHistoryRequest& request,
       }
       if (report == nullptr) continue;
       for (const auto& [name, value] : report->values()) {
-        series[name][report->step()] = {value, report->unix_ms()};
+        recorded[name][report->step()] = {value, report->unix_ms()};
       }
     }
     if (page->size() < kLogEntries) break;
     after = page->back().sequence;
   }
-  RowSender sender(send, goes_on);
-  for (const auto& [name, steps] : series) {
-    for (const auto& [step, value] : steps) {
-      v1::HistoryRow row = run;
-      row.set_step(step);
-      row.set_name(name);
-      row.mutable_value()->set_scalar(value.value);
-      row.set_unix_ms(value.unix_ms);
-      if (IsAsked(request, row)) sender.Add(std::move(row));
-      if (!sender.goes_on()) return absl::OkStatus();
-    }
-  }
-  sender.Flush();
-  return absl::OkStatus();
+  return recorded;
 }
 
-absl::Status HistoryQuery::SendAnswers(const v1::QueryHistoryRequest& request,
-                                       const v1::HistoryRow& run, const Send& send,
-                                       bool* goes_on) const {
-  const absl::StatusOr<std::vector<AnswerChunk>> chunks = answers_.List(run.job_id());
-  if (!chunks.ok()) return chunks.status();
-  std::map<size_t, v1::QueryHistoryReply> cache;
-  size_t cached = 0;
-  const auto read = [&](size_t chunk) -> absl::StatusOr<v1::QueryHistoryReply*> {
-    if (const auto known = cache.find(chunk); known != cache.end()) return &known->second;
-    absl::StatusOr<v1::QueryHistoryReply> rows = answers_.Read(run.job_id(), (*chunks)[chunk]);
-    if (!rows.ok()) return rows.status();
-    if (cached > kCachedBytes) {
-      cache.clear();
-      cached = 0;
-    }
-    cached += rows->ByteSizeLong();
-    return &cache.emplace(chunk, *std::move(rows)).first->second;
+absl::Status HistoryQuery::SendRun(const v1::QueryHistoryRequest& request,
+                                   const v1::HistoryRow& run, const Send& send,
+                                   bool* goes_on) const {
+  std::map<std::pair<std::string, std::string>, std::vector<RowPlace>> order;  // name, reduction
+  Recorded recorded;
+  if (!request.has_source() || request.source() == v1::HistoryRow::FORWARD) {
+    absl::StatusOr<Recorded> read = ReadRecorded(request, run.job_id());
+    if (!read.ok()) return read.status();
+    recorded = *std::move(read);
+  }
+  const auto recorded_row = [&](const std::string& name, int64_t step) {
+    const RecordedValue& value = recorded.at(name).at(step);
+    v1::HistoryRow row = run;
+    row.set_step(step);
+    row.set_name(name);
+    row.mutable_value()->set_scalar(value.value);
+    row.set_unix_ms(value.unix_ms);
+    return row;
   };
-  // Name, reduction, replay, step, chunk and number of the row in it.
-  std::vector<std::tuple<std::string, std::string, std::string, int64_t, size_t, int>> order;
-  for (size_t chunk = 0; chunk < chunks->size(); ++chunk) {
-    const absl::StatusOr<v1::QueryHistoryReply*> rows = read(chunk);
+  for (const auto& [name, steps] : recorded) {
+    for (const auto& [step, value] : steps) {
+      if (!IsAsked(request, recorded_row(name, step))) continue;
+      order[{name, ""}].push_back({.step = step, .recorded = true});
+    }
+  }
+  AnswerReader answers(answers_, run.job_id());
+  if (!request.has_source() || request.source() == v1::HistoryRow::REPLAY) {
+    if (absl::Status s = answers.List(); !s.ok()) return s;
+  }
+  for (size_t chunk = 0; chunk < answers.chunks(); ++chunk) {
+    const absl::StatusOr<const v1::QueryHistoryReply*> rows = answers.Read(chunk);
     if (!rows.ok()) return rows.status();
     for (int i = 0; i < (*rows)->rows_size(); ++i) {
       const v1::HistoryRow& row = (*rows)->rows(i);
       if (!IsAsked(request, row)) continue;
-      order.emplace_back(row.name(), row.reduction(), row.replay_id(), row.step(), chunk, i);
+      order[{row.name(), row.reduction()}].push_back(
+          {row.step(), /*recorded=*/false, row.unix_ms(), chunk, i});
     }
   }
-  std::sort(order.begin(), order.end());
   RowSender sender(send, goes_on);
-  for (const auto& [name, reduction, replay, step, chunk, i] : order) {
-    const absl::StatusOr<v1::QueryHistoryReply*> rows = read(chunk);
-    if (!rows.ok()) return rows.status();
-    sender.Add((*rows)->rows(i));
-    if (!sender.goes_on()) return absl::OkStatus();
+  for (auto& [label, places] : order) {
+    std::sort(places.begin(), places.end());
+    for (const RowPlace& place : places) {
+      if (place.recorded) {
+        sender.Add(recorded_row(label.first, place.step));
+      } else {
+        const absl::StatusOr<const v1::QueryHistoryReply*> rows = answers.Read(place.chunk);
+        if (!rows.ok()) return rows.status();
+        sender.Add((*rows)->rows(place.row));
+      }
+      if (!sender.goes_on()) return absl::OkStatus();
+    }
+    places = {};
   }
   sender.Flush();
   return absl::OkStatus();
@@ -172,14 +221,7 @@ absl::Status HistoryQuery::Query(const v1::QueryHistoryRequest& request, const C
   });
   bool goes_on = true;
   for (const v1::HistoryRow& run : runs) {
-    absl::Status status;
-    if (!request.has_source() || request.source() == v1::HistoryRow::FORWARD) {
-      status = SendRecorded(request, run, send, &goes_on);
-    }
-    if (!status.ok() || !goes_on) return status;
-    if (!request.has_source() || request.source() == v1::HistoryRow::REPLAY) {
-      status = SendAnswers(request, run, send, &goes_on);
-    }
+    absl::Status status = SendRun(request, run, send, &goes_on);
     if (!status.ok() || !goes_on) return status;
   }
   return absl::OkStatus();

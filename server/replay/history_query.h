@@ -1,10 +1,13 @@
 // Answers Replay.Query: what was recorded of runs, and the answers to replays of them.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/net/caller.h"
 #include "espalier/v1/replay.pb.h"
 #include "server/recordings/recording_store.h"
@@ -26,15 +29,22 @@ class HistoryQuery {
 
   using Send = std::function<bool(const v1::QueryHistoryReply&)>;
 
-  // Ends early once `send` returns false.
+  // Sends rows by run, name, reduction and step. Ends early once `send` returns false.
   absl::Status Query(const v1::QueryHistoryRequest& request, const Caller& caller,
                      const Send& send) const;
 
  private:
-  absl::Status SendRecorded(const v1::QueryHistoryRequest& request, const v1::HistoryRow& run,
-                            const Send& send, bool* goes_on) const;
-  absl::Status SendAnswers(const v1::QueryHistoryRequest& request, const v1::HistoryRow& run,
-                           const Send& send, bool* goes_on) const;
+  struct RecordedValue {
+    double value = 0;
+    int64_t unix_ms = 0;
+  };
+  using Recorded = std::map<std::string, std::map<int64_t, RecordedValue>>;  // by name and step
+
+  absl::StatusOr<Recorded> ReadRecorded(const v1::QueryHistoryRequest& request,
+                                        const std::string& job_id) const;
+  // By name, reduction and step; of one step what was recorded, then answers by their time.
+  absl::Status SendRun(const v1::QueryHistoryRequest& request, const v1::HistoryRow& run,
+                       const Send& send, bool* goes_on) const;
 
   const ReplayPlanner& planner_;
   const RecordingStore& recordings_;
