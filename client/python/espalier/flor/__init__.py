@@ -147,11 +147,14 @@ def checkpointing(**objects: Any) -> Iterator[None]:
         _runtime.set_objects({})
 
 
-def _experiment(given: str | None) -> str:
+def _experiment(given: str | None, url: str | None) -> str:
     name = given or flags.NAME or os.environ.get("FLOR_NAME")
     if not name:
-        known = ", ".join(store.experiments()) or "none"
-        raise InvalidArgument(f"which experiment? Give experiment=NAME, or FLOR_NAME; recorded are: {known}")
+        known = fetching.experiments(url) if url else store.experiments()
+        if len(known) != 1:
+            listed = ", ".join(known) or "none"
+            raise InvalidArgument(f"which experiment? Give experiment=NAME, or FLOR_NAME; recorded are: {listed}")
+        name = known[0]
     return command_line.check_name(name)
 
 
@@ -164,6 +167,7 @@ def rows(
 ) -> list[Row]:
     """The logged values of these names (none: of all), recorded and replayed.
 
+    experiment: if None: that of --flor, else FLOR_NAME, else the only one there is; InvalidArgument for several.
     spool: a folder or s3://BUCKET/PREFIX, whose recordings are looked at, too; if None: --flor_spool or FLOR_SPOOL.
     client: the values are those of a coordinator's jobs of this name, whose loop is `step`; a name has its reduction,
     as "norm(grad(dense/kernel))".
@@ -175,7 +179,8 @@ def rows(
             raise InvalidArgument("which experiment? Give experiment=NAME, the name of the coordinator's jobs")
         return coordinator.rows(client, experiment, names, versions)
     _runtime.flush()
-    name, url = _experiment(experiment), spool or flags.SPOOL or os.environ.get("FLOR_SPOOL")
+    url = spool or flags.SPOOL or os.environ.get("FLOR_SPOOL")
+    name = _experiment(experiment, url)
     if url:
         fetching.bring_records(url, name, versions)
     return table.rows(name, names, versions)
@@ -190,7 +195,7 @@ def dataframe(
 ) -> Any:
     """A table of pandas: a row for each version and place, a column for each name, `source` and `differs`.
 
-    client, spool: as for `rows`.
+    experiment, client, spool: as for `rows`.
     """
     return table.dataframe(rows(*names, experiment=experiment, versions=versions, client=client, spool=spool), names)
 

@@ -148,6 +148,17 @@ def find_version(url: str, experiment: str, number: int = 0) -> store.Version:
     raise NotFound(f"neither {store.home()} nor {url} has {wanted}; versions there are: {known}")
 
 
+def experiments(url: str) -> list[str]:
+    """The names of the experiments here and in the spool; if it cannot be reached, of those here, if there are any."""
+    local = store.experiments()
+    try:
+        return sorted({*local, *targets.open_target(url).folders("")})
+    except targets.FAILURES:
+        if not local:
+            raise
+        return local  # whoever reads them says that the spool cannot be reached
+
+
 def bring_records(url: str, experiment: str, versions: Sequence[int] = ()) -> None:
     """Brings what a table needs of these versions (none: of all) here.
 
@@ -181,4 +192,4 @@ def bring_version(url: str, experiment: str, number: int) -> Iterator[tuple[stor
         raise NotFound(f"{url} has no {experiment}{f'@{number}' if number else ''}; versions there are: {known}")
 
 
-__all__ = ["Remote", "bring_records", "bring_version", "find_version"]
+__all__ = ["Remote", "bring_records", "bring_version", "experiments", "find_version"]

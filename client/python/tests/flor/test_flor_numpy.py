@@ -362,6 +362,24 @@ def test_the_table(tmp_path, monkeypatch):
         flor.dataframe(experiment="np")
 
 
+def test_the_only_experiment_there_is_needs_no_name(tmp_path, monkeypatch):
+    import espalier.flor as flor
+
+    scripts = Scripts(tmp_path)
+    scripts.run(program(), "--flor", "np")
+    monkeypatch.setenv("FLOR_HOME", str(scripts.home))
+    assert len(flor.rows("total")) == 8
+    shutil.copytree(scripts.home, tmp_path / "spool")
+    assert len(flor.rows("total", spool=str(tmp_path / "spool"))) == 8
+    assert len(flor.rows("total", spool=str(tmp_path / "away"))) == 8
+    (scripts.home / "np").rename(scripts.home / "other")
+    with pytest.raises(InvalidArgument, match=r"which experiment.*recorded are: np, other"):
+        flor.rows("total", spool=str(tmp_path / "spool"))
+    monkeypatch.setenv("FLOR_HOME", str(tmp_path / "none"))
+    with pytest.raises(InvalidArgument, match=r"which experiment.*recorded are: none"):
+        flor.rows("total")
+
+
 def test_commands_and_a_replay_from_a_copy(tmp_path):
     scripts = Scripts(tmp_path)
     scripts.run(program(), "--flor", "np")
