@@ -101,7 +101,8 @@ class SkipBlock:
         probed: True: a replay executes it; False: it skips it wherever there is a checkpoint; None: it skips it,
         unless its statements have changed since the recording.
         """
-        return _runtime.step_into(str(name), probed, sys._getframe(1))
+        with _runtime.failing:
+            return _runtime.step_into(str(name), probed, sys._getframe(1))
 
     start = step_into
 
@@ -113,19 +114,22 @@ class SkipBlock:
         `params, state = flor.SkipBlock.end(params, state)`. InvalidArgument, naming it, for an object without a state
         dict.
         """
-        done = _runtime.end(objects, sys._getframe(1))
+        with _runtime.failing:
+            done = _runtime.end(objects, sys._getframe(1))
         return (done[0] if len(done) == 1 else tuple(done)) if done else None
 
 
 def log(name: str, value: T) -> T:
     """Logs a value at this place; returns it. A replay compares it with the record."""
-    _runtime.log(str(name), value)
+    with _runtime.failing:
+        _runtime.log(str(name), value)
     return value
 
 
 def arg(name: str, default: Any = _NOTHING) -> Any:
     """An argument: from `--kwargs name=value`, else the default; in a replay as it was recorded."""
     required = default is _NOTHING
+    _runtime.asked.add(name)
     return _runtime.arg(name, None if required else default, required)
 
 

@@ -15,9 +15,11 @@ from espalier.flor.trees import Node, State
 def names_of(values: Sequence[Any], frame: FrameType) -> list[str]:
     """What the program calls the objects; their place where it has no variable for them."""
     names = []
+    written = sources.arguments(frame, len(values))
     for number, value in enumerate(values):
+        # Equal numbers may be one object, so that another variable may have it, too: their names are those written.
         name = sources.name_of(value, frame) if not isinstance(value, (int, float, str, type(None))) else ""
-        names.append(name or f"object{number}")
+        names.append(name or written[number] or f"object{number}")
     return names
 
 

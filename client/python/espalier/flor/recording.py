@@ -260,6 +260,7 @@ class Recorder(Working):
 
     def close(self) -> None:
         """Writes what is left."""
+        super().close()
         self._add({"end": True, "seconds": time.monotonic() - self._began})
         self.flush()
         self._closed = True

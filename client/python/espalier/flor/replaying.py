@@ -115,7 +115,8 @@ class Replayer(Working):
         where = ", ".join(f"{e[0]} {e[1]}" for e in self.place.at if isinstance(e, list)) or "outside of loops"
         text = f"{name} at {where}: recorded {values.shown(before)}, replayed {values.shown(now)}"
         if not self._differences:
-            say(f"WARNING: the replay differs from the recording {self.version}: {text}")
+            hint = ". A restored block changes only what SkipBlock.end was given" if self._skipped else ""
+            say(f"WARNING: the replay differs from the recording {self.version}: {text}{hint}")
         self._differences.append(text)
         if self._mode == "replay":
             self._store(name, number, now, differs=True)
@@ -290,7 +291,8 @@ class Replayer(Working):
         recorded = self._load(label, place, executed=True)
         if recorded is None:
             return
-        now = checkpoints.capture(label, given, names, frame)
+        before = recorded[0]["names"]  # arrays are compared by these names, also if the program has new ones
+        now = checkpoints.capture(label, given, before if len(before) == len(given) else names, frame)
         array = objects.first_difference(recorded[1], now[1])
         if array:
             text = f"the state after block {label!r} at {place}: {array} has other bits"
@@ -317,6 +319,7 @@ class Replayer(Working):
             self._send()
         if self._ended:
             return
+        super().close()
         say(
             f"replayed {self.version}: {self._executed} blocks executed, {self._skipped} restored; {self._equal} "
             f"values and states equal the record to the bit, {len(self._differences)} differ, {self._new} are new"

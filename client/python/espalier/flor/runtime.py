@@ -36,6 +36,18 @@ def cast(text: str, default: Any, name: str) -> Any:
     raise InvalidArgument(f"--kwargs {name}: a {type(default).__name__} cannot be given on the command line")
 
 
+class Failing:
+    """Around what flor does for the program: whether that has raised an error."""
+
+    failed = False
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.failed = self.failed or kind is not None
+
+
 class Runtime:
     """Does nothing, so that a script runs as without flor. Recorder and Replayer do something."""
 
@@ -43,6 +55,8 @@ class Runtime:
 
     def __init__(self, flags: Flags):
         self.flags = flags
+        self.failing = Failing()
+        self.asked: set[str] = set()  # names of flor.arg
 
     def main_loop(self, name: str, iterable: Iterable[Any], frame: FrameType) -> Iterator[Any]:
         """The iterations of the main loop."""
@@ -79,6 +93,10 @@ class Runtime:
 
     def close(self) -> None:
         """The end of the program."""
+        unused = [f"{name}={text}" for name, text in self.flags.KWARGS.items() if name not in self.asked]
+        if unused:
+            asked = ", ".join(sorted(self.asked)) or "none"
+            say(f"WARNING: --kwargs {' '.join(unused)} was not used: the names given to flor.arg are: {asked}")
 
     def abandon(self) -> None:
         """What a child of the program, made by a fork, does with the program's runtime."""
@@ -124,8 +142,10 @@ class Working(Runtime):
     def leave(self, depth: int) -> None:
         """Closes scopes, and blocks that the program has left without end()."""
         for scope in self.place.close_to(depth):
-            say(f"block {scope.label!r} was entered and not ended: SkipBlock.end belongs behind it")
+            if not self.failing.failed:  # otherwise the program is leaving because of that error
+                say(f"block {scope.label!r} was entered and not ended: SkipBlock.end belongs behind it")
             self.blocks.pop()
+        self.failing.failed = False
 
     def ended(self) -> Any:
         """The block that end() ends."""
@@ -134,4 +154,4 @@ class Working(Runtime):
         return self.blocks.pop()
 
 
-__all__ = ["Runtime", "Working", "cast"]
+__all__ = ["Failing", "Runtime", "Working", "cast"]

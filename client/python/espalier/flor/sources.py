@@ -6,6 +6,7 @@ import ast
 import dis
 import functools
 import hashlib
+import itertools
 import linecache
 import sys
 from types import CodeType, FrameType
@@ -57,6 +58,29 @@ def result_is_dropped(frame: FrameType) -> bool:
     return _dropped(frame.f_code, frame.f_lasti)
 
 
+@functools.lru_cache(maxsize=256)
+def _arguments(path: str, line: int, span: tuple[int | None, ...] | None, count: int) -> tuple[str, ...]:
+    module = _module(path)
+    found = []
+    for node in ast.walk(module) if module is not None else ():
+        if isinstance(node, ast.Call) and len(node.args) == count:
+            if span is None:  # before Python 3.11 only the line is known
+                here = node.lineno == line and isinstance(node.func, ast.Attribute) and node.func.attr == "end"
+            else:
+                here = (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset) == span
+            if here:
+                found.append(tuple(each.id if isinstance(each, ast.Name) else "" for each in node.args))
+    return found[0] if len(found) == 1 else ("",) * count
+
+
+def arguments(frame: FrameType, count: int) -> tuple[str, ...]:
+    """The variables in the call that a frame waits for; "" for what is none, or not known."""
+    span = None
+    if sys.version_info >= (3, 11):
+        span = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), None)
+    return _arguments(frame.f_code.co_filename, frame.f_lineno, span, count)
+
+
 def name_of(value: Any, frame: FrameType) -> str:
     """The variable of a frame that has this value; "" if there is none."""
     for scope in (frame.f_locals, frame.f_globals):
@@ -66,4 +90,4 @@ def name_of(value: Any, frame: FrameType) -> str:
     return ""
 
 
-__all__ = ["body_hash", "changed", "name_of", "result_is_dropped"]
+__all__ = ["arguments", "body_hash", "changed", "name_of", "result_is_dropped"]

@@ -103,7 +103,7 @@ def test_strong_initialisation_restores_every_epoch_before(tmp_path):
             "thing is a __main__.Thing, which has no state dict: give an object with",
         ),
         ("flor.SkipBlock.end({'a': [thing]})", "object0.a.0 is a __main__.Thing, which has no state dict"),
-        ("flor.SkipBlock.end(weights, number)", "object1 is a int, which cannot be restored in place"),
+        ("flor.SkipBlock.end(weights, number)", "number is a int, which cannot be restored in place"),
         ("flor.SkipBlock.end(weights, np.array([thing]))", "an array of object cannot be saved"),
     ],
 )
@@ -121,6 +121,7 @@ for epoch in flor.it(range(3)):
 """
     done = Scripts(tmp_path).run(text, "--flor", "np", fails=True)
     assert reason in done.stderr
+    assert "was entered and not ended" not in done.stderr
     assert done.stdout == "0\n"
     assert Scripts(tmp_path).run(text).stdout == "0\n1\n2\n"
 
@@ -186,6 +187,80 @@ def test_a_flipped_bit_in_a_checkpoint_is_named(tmp_path):
         path.write_bytes(flipped)
         with pytest.raises(DataLoss, match=r"epoch=1\.safetensors is damaged"):
             store.read_checkpoint(path)
+
+
+def test_a_block_that_is_left_without_end_is_said_and_errors_of_log_are_not_taken_for_it(tmp_path):
+    text = """
+import espalier.flor as flor
+class Thing:
+    def __str__(self): raise OSError("no text")
+for epoch in flor.it(range(2)):
+    if flor.SkipBlock.step_into("train"):
+        LEAVE
+    flor.SkipBlock.end([])
+"""
+    scripts = Scripts(tmp_path)
+    said = "block 'train' was entered and not ended"
+    assert said in scripts.run(text.replace("LEAVE", "continue"), "--flor", "np").stderr
+    done = scripts.run(text.replace("LEAVE", "flor.log('thing', Thing())"), "--flor", "np", fails=True)
+    assert "no text" in done.stderr
+    assert said not in done.stderr
+    caught = "epoch or flor.log('thing', Thing())\n      except OSError: pass\n      if epoch: continue"
+    done = scripts.run(text.replace("LEAVE", f"try: {caught}").replace("        try:", "      try:"), "--flor", "np")
+    assert done.stderr.count(said) == 1, done.stderr
+
+
+def test_words_of_kwargs_that_nothing_uses_are_said_at_the_end(tmp_path):
+    text = "import espalier.flor as flor\nprint(flor.arg('lr', 0.1))\nfor epoch in flor.it(range(1)): pass\n"
+    scripts = Scripts(tmp_path)
+    for words in ([], ["--flor", "np"], ["--flor", "np", "--replay_flor"]):
+        done = scripts.run(text, *words, "--kwargs", "lr=0.5", "lrr=7")
+        assert done.stdout == "0.5\n"
+        assert "--kwargs lrr=7 was not used: the names given to flor.arg are: lr" in done.stderr
+        assert "WARNING" not in scripts.run(text, *words, "--kwargs", "lr=0.5").stderr
+
+
+def test_an_object_that_end_was_not_given_is_hinted_at(tmp_path):
+    text = program().replace("weights, losses, seen, total)[3]", "losses, seen, total)[2]")
+    text = text.replace('flor.log("total", total)', 'flor.log("total", weights.sum())')
+    scripts = Scripts(tmp_path)
+    scripts.run(text, "--flor", "np")
+    done = scripts.run(text, "--flor", "np", "--replay_flor")
+    assert "replayed 0.0. A restored block changes only what SkipBlock.end was given" in done.stderr
+    probed = text.replace('("train")', '("train", probed=True)').replace("normal(size=5)", "normal(size=5) + 1")
+    assert "A restored block" not in scripts.run(probed, "--flor", "np", "--replay_flor").stderr
+
+
+def test_numbers_are_named_by_the_variables_in_the_call(tmp_path):
+    text = """
+import espalier.flor as flor
+rate = other = flor.arg("rate", 0.5)
+for epoch in flor.it(range(1)):
+    if flor.SkipBlock.step_into("train"):
+        rate *= 2
+    rate, _, _ = flor.SkipBlock.end(
+        rate, 3, other)
+"""
+    scripts = Scripts(tmp_path)
+    scripts.run(text, "--flor", "np")
+    (path,) = scripts.home.glob("np/1/checkpoints/*/*")
+    assert store.read_checkpoint(path)[0]["names"] == ["rate", "object1", "other"]
+
+
+def test_renamed_variables_are_compared_by_their_place(tmp_path):
+    text = """
+import numpy as np
+import espalier.flor as flor
+weights, rate = np.zeros(3), np.float64(0.5)
+for epoch in flor.it(range(2)):
+    if flor.SkipBlock.step_into("train", probed=True):
+        weights, rate = weights + rate, rate * 2
+    weights, rate = flor.SkipBlock.end(weights, rate)
+"""
+    scripts = Scripts(tmp_path)
+    scripts.run(text, "--flor", "np")
+    done = scripts.run(text.replace("weights", "w").replace("rate", "lr"), "--flor", "np", "--replay_flor")
+    assert "2 values and states equal the record to the bit, 0 differ" in done.stderr, done.stderr
 
 
 def damage(scripts, epoch, block="train"):
