@@ -53,7 +53,7 @@ TEST_F(CliHistoryTest, FlagsChooseTheRows) {
             kExitOk)
       << err_.str();
   EXPECT_EQ(out_.str(), "nothing is recorded that matches\n");
-  const v1::QueryHistoryRequest request = fake_.state()->queries.back();
+  const v1::QueryHistoryRequest request = fake_.state()->queries.front();
   EXPECT_EQ(request.run(), "lm@3");
   EXPECT_THAT(request.log(), ElementsAre("loss", "norm(grad(*))"));
   EXPECT_EQ(request.first_step(), 100);
@@ -64,10 +64,11 @@ TEST_F(CliHistoryTest, FlagsChooseTheRows) {
     int64_t first, end;
   } ranges[] = {{"7", 7, 8}, {"7:", 7, 0}, {":7", 0, 7}};
   for (const auto& range : ranges) {
+    const size_t before = fake_.state()->queries.size();
     EXPECT_EQ(Run({"history", "lm", std::string("--steps=") + range.steps}), kExitOk);
-    EXPECT_EQ(fake_.state()->queries.back().first_step(), range.first);
-    EXPECT_EQ(fake_.state()->queries.back().end_step(), range.end);
-    EXPECT_FALSE(fake_.state()->queries.back().has_source());
+    EXPECT_EQ(fake_.state()->queries[before].first_step(), range.first);
+    EXPECT_EQ(fake_.state()->queries[before].end_step(), range.end);
+    EXPECT_FALSE(fake_.state()->queries[before].has_source());
   }
   const size_t queries = fake_.state()->queries.size();
   for (const char* steps : {"", ":", "a", "-1", "3:3", "5:3", "1:2:3", "+1", " 1", "1e3"}) {

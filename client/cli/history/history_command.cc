@@ -12,6 +12,7 @@
 #include "client/cli/command.h"
 #include "client/cli/history/exporters.h"
 #include "client/cli/history/json_exporter.h"
+#include "client/cli/history/no_match.h"
 #include "client/cli/history/row_values.h"
 #include "client/cli/history/series.h"
 #include "client/cli/history/table_view.h"
@@ -101,6 +102,22 @@ absl::Status Query(Client* client, v1::QueryHistoryRequest request,
   return absl::OkStatus();
 }
 
+// Why nothing matches, to follow "nothing is recorded that matches".
+absl::StatusOr<std::string> WhyNothing(Client* client, const v1::QueryHistoryRequest& asked,
+                                       const std::vector<std::string>& runs, Canceller* canceller) {
+  std::set<std::string> names;
+  const absl::Status status = Query(
+      client, v1::QueryHistoryRequest(), runs,
+      [&](const v1::HistoryRow& row) {
+        names.insert(row.name());
+        names.insert(LabelOf(row));
+        return absl::OkStatus();
+      },
+      canceller);
+  if (!status.ok()) return status;
+  return WhyNothingMatches({asked.log().begin(), asked.log().end()}, names);
+}
+
 absl::Status RunHistory(Context& context) {
   const std::vector<std::string>& runs = context.flags().positional();
   if (runs.empty()) return UsageError("missing: a run, as NAME@VERSION, NAME, or a job's id");
@@ -120,7 +137,7 @@ absl::Status RunHistory(Context& context) {
   SeriesCollector collector;
   int64_t rows = 0;
   absl::Status status = Query(
-      *client, *std::move(request), runs,
+      *client, *request, runs,
       [&](const v1::HistoryRow& row) {
         if (watch.interrupted()) return absl::CancelledError("interrupted");
         ++rows;
@@ -133,9 +150,14 @@ absl::Status RunHistory(Context& context) {
       &canceller);
   if (watch.interrupted()) return InterruptedError("interrupted before the history was complete");
   if (!status.ok()) return status;
-  if (rows == 0 && exporters->empty()) {
-    context.out() << "nothing is recorded that matches\n" << std::flush;
-    return absl::OkStatus();
+  if (rows == 0) {
+    const absl::StatusOr<std::string> why = WhyNothing(*client, *request, runs, &canceller);
+    if (watch.interrupted()) return InterruptedError("interrupted while looking for names");
+    if (!why.ok()) return why.status();
+    // Not on standard output if that may be data.
+    std::ostream& out = exporters->empty() ? context.out() : *context.env().err;
+    out << "nothing is recorded that matches" << *why << "\n" << std::flush;
+    if (exporters->empty()) return absl::OkStatus();
   }
   for (const auto& exporter : *exporters) {
     if (absl::Status s = exporter->Finish(); !s.ok()) return s;
