@@ -117,7 +117,23 @@ class CheckpointQuestionsTest(unittest.TestCase):
             answers, replay = self.ask("one", f"--evaluate={other}")
         self.assertEqual(replay["state"], "REPLAY_SUCCEEDED", replay)
         own, _ = self.ask("one", "--evaluate=holdout")
-        self.assertGreater(answers["evaluation.loss", ""][STEPS], own["evaluation.loss", ""][STEPS])
+        name, = (name for name, _ in answers if name.endswith(".loss"))
+        self.assertRegex(name, r"^evaluation\[other-[0-9a-f]{16}\]\.loss$")
+        self.assertGreater(answers[name, ""][STEPS], own["evaluation.loss", ""][STEPS])
+        history = self.cluster.cli("history", "one", "--json", "--log=evaluation[other*].loss").stdout.splitlines()
+        self.assertEqual([json.loads(line)["step"] for line in history], sorted(answers[name, ""]))
+        said = self.cluster.cli("history", "one", "--log=evaluation.los").stdout
+        self.assertEqual(said, "nothing is recorded that matches; there is no evaluation.los; "
+                         "did you mean 'evaluation.loss'?\n")
+
+    def test_a_confusion_that_cannot_be_counted_is_refused(self):
+        for probe, says in (("confusion(lm_head, layers.0.add)", "labels are f32"),
+                            ("confusion(layers.0.add, batch(targets))", r"a label \d+, but the logits have 64 classes")):
+            done = self.cluster.cli("replay", "one", "--at=checkpoints", "--evaluate=holdout", f"--log={probe}",
+                                    check=False)
+            self.assertNotEqual(done.returncode, 0, probe)
+            self.assertIn(probe, done.stderr)
+            self.assertRegex(done.stderr, says)
 
     def test_a_damaged_checkpoint_is_named(self):
         job = self.cluster.train(*MODEL, "-d", os.path.join(DATA, "genesis.txt"), "--steps=20", "--name=damaged",
