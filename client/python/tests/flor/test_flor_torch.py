@@ -266,7 +266,7 @@ for epoch in flor.it(range(1)):
 def test_the_example(tmp_path):
     example = (PACKAGE / "examples" / "flor_digits.py").read_text().replace("__file__", repr(str(EXAMPLE)))
     scripts = Scripts(tmp_path)
-    words = ("--flor", "digits", "--kwargs", "epochs=4", "hidden=16")
+    words = ("--flor", "digits", "--kwargs", "epochs=4", "hidden=64")
     done = scripts.run(example, *words)
     assert float(done.stdout.splitlines()[-1].split()[-1].rstrip("%")) > 60
     replayed = scripts.run(example, "--flor", "digits", "--replay_flor")
