@@ -53,7 +53,7 @@ class SpoolTest(unittest.TestCase):
         flags = ["--steps=22:28", "--log=norm(grad(model.norm.weight))"]
         rows, replay = cluster.replay("all", *flags)
         expected, _ = cluster.replay("lm", *flags)
-        self.assertTrue(any(f"is damaged: " in note and f"its copy in {self.spool} has replaced it" in note for note in replay["notes"]), replay)
+        self.assertTrue(any("is damaged: " in note and f"its copy in {self.spool} has replaced it" in note for note in replay["notes"]), replay)
         self.assertEqual(replay["segments"][0]["checkpoint_step"], 20)
         self.assertEqual(named(rows, "grad(model.norm.weight)", "norm"), named(expected, "grad(model.norm.weight)", "norm"))
         self.assertIn(20, checkpoints(cluster, "all")["stored"])
