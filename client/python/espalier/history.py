@@ -250,8 +250,8 @@ class HistoryMethods:
 
         run: "NAME@V", "NAME" (the newest version), a job's id, "NAME@*" (all versions); "*" in NAME stands for any
         characters. log: names or probes, "loss", "norm(grad(*))"; "*" stands for any characters; none: all. steps: a
-        step, a range, or (first, end). source: "forward" (recorded) or "replay"; None: both. NotFound for an unknown
-        run.
+        step, a range, (first, end), or "A:B". source: "forward" (recorded) or "replay"; None: both. NotFound for an
+        unknown run.
         """
         return (yield from read_history(self._settings, run, log, steps, source))
 

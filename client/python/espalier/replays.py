@@ -145,8 +145,8 @@ class ReplayCalls(Generic[R]):
         the newest version of each experiment that matches; "NAME@*": all versions. log: probes, "norm(grad(layers.*))",
         "histogram(relu_1, 64)" (`espalier help replay` lists them); none: only losses are compared. graphs: small
         graphs by the names of their answers, evaluated in each logged step: an espalier.Graph, or ONNX (a model, its
-        bytes or a path), whose inputs are named after what they read, such as "grad(w)". steps: a step, a range, or
-        (first, end); None: all. every: only every so many of these. segment: (k, n), only part k of n, from 1 on.
+        bytes or a path), whose inputs are named after what they read, such as "grad(w)". steps: a step, a range,
+        (first, end), or "A:B"; None: all. every: only every so many of these. segment: (k, n), part k of n, from 1 on.
         workers: at most so many at once; None: all that are idle. any_plan: where workers like the recorded ones are
         not idle, others will do, and losses are compared within a tolerance. at="checkpoints": only at steps that have
         a checkpoint, without training: parameters, optimizer state and, with evaluate="holdout" or the name of a
