@@ -12,11 +12,10 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
 #include "ops/operators/register_all.h"
-#include "planner/cost/analytic_cost.h"
-#include "planner/planner.h"
 #include "storage/folder_checkpoint_store.h"
 #include "tests/benchmarks/report.h"
 #include "tests/benchmarks/seconds.h"
+#include "tests/benchmarks/single_device_program.h"
 #include "tests/benchmarks/workload.h"
 #include "worker/data/batch_loader.h"
 #include "worker/device/device.h"
@@ -33,29 +32,6 @@ ABSL_FLAG(std::string, folder, "", "for the checkpoints; default: the system's t
 
 namespace espalier {
 namespace {
-
-absl::StatusOr<v1::Program> OneDeviceProgram(const OpRegistry& registry, const Workload& work,
-                                             const v1::Device& device) {
-  AnalyticCost cost;
-  PlanProblem problem;
-  problem.registry = &registry;
-  problem.graph = &work.graph;
-  problem.batch_size = work.batch;
-  problem.machine.devices.push_back(device);
-  problem.optimizer = work.optimizer;
-  problem.cost = &cost;
-  v1::SearchOptions options;
-  options.set_strategy(v1::SearchOptions::SINGLE_DEVICE);
-  absl::StatusOr<v1::Plan> plan = MakePlan(problem, options);
-  if (!plan.ok()) return plan.status();
-  LoweringOptions lowering;
-  lowering.optimizer = work.optimizer;
-  lowering.seed = 7;
-  lowering.columns = work.columns;
-  absl::StatusOr<LoweredPlan> lowered = LowerPlan(registry, work.graph, *plan, lowering);
-  if (!lowered.ok()) return lowered.status();
-  return lowered->training[0];
-}
 
 // Copies what a checkpoint holds, half way between two of them.
 class Copying : public StepObserver {
@@ -101,7 +77,7 @@ absl::Status Measure(const std::string& name, Report* report) {
   absl::StatusOr<Workload> work = MakeWorkload(registry, name, absl::GetFlag(FLAGS_batch));
   if (!work.ok()) return work.status();
   std::unique_ptr<Device> device = NewCpuDevice({});
-  absl::StatusOr<v1::Program> program = OneDeviceProgram(registry, *work, device->description());
+  absl::StatusOr<v1::Program> program = SingleDeviceProgram(registry, *work, device->description());
   if (!program.ok()) return program.status();
   BatchLoaderOptions loading;
   loading.batch_size = work->batch;

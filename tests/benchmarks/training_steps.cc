@@ -10,8 +10,7 @@
 #include "absl/flags/parse.h"
 #include "nlohmann/json.hpp"
 #include "ops/operators/register_all.h"
-#include "planner/cost/analytic_cost.h"
-#include "planner/planner.h"
+#include "tests/benchmarks/single_device_program.h"
 #include "tests/benchmarks/workload.h"
 #include "worker/data/batch_loader.h"
 #include "worker/device/device.h"
@@ -24,29 +23,6 @@ namespace espalier {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-absl::StatusOr<v1::Program> SingleDeviceProgram(const OpRegistry& registry, const Workload& work,
-                                                const v1::Device& device) {
-  AnalyticCost cost;
-  PlanProblem problem;
-  problem.registry = &registry;
-  problem.graph = &work.graph;
-  problem.batch_size = work.batch;
-  problem.machine.devices.push_back(device);
-  problem.optimizer = work.optimizer;
-  problem.cost = &cost;
-  v1::SearchOptions options;
-  options.set_strategy(v1::SearchOptions::SINGLE_DEVICE);
-  absl::StatusOr<v1::Plan> plan = MakePlan(problem, options);
-  if (!plan.ok()) return plan.status();
-  LoweringOptions lowering;
-  lowering.optimizer = work.optimizer;
-  lowering.seed = 7;
-  lowering.columns = work.columns;
-  absl::StatusOr<LoweredPlan> lowered = LowerPlan(registry, work.graph, *plan, lowering);
-  if (!lowered.ok()) return lowered.status();
-  return lowered->training[0];
-}
 
 void Answer(const Json& json) {
   std::printf("%s\n", json.dump().c_str());
