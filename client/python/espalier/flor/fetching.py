@@ -156,7 +156,7 @@ def experiments(url: str) -> list[str]:
     except targets.FAILURES:
         if not local:
             raise
-        return local  # whoever reads them says that the spool cannot be reached
+        return local  # reading them says that the spool cannot be reached
 
 
 def bring_records(url: str, experiment: str, versions: Sequence[int] = ()) -> None:

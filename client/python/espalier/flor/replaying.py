@@ -328,7 +328,7 @@ class Replayer(Working):
             say(f"WARNING: the first difference: {self._differences[0]}")
 
     def _send(self) -> None:
-        """Copies the new values to the spool, for the table of whoever looks there."""
+        """Copies the new values to the spool, for tables made from it."""
         if self._stored is not None and self.version.elsewhere is not None:
             try:
                 self.version.elsewhere.send(self._stored)

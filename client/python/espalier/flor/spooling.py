@@ -105,7 +105,7 @@ class Copier:
         self._listed: dict[str, int] = {}  # what was really there at the beginning, by its name in the folder
         self._published: dict[str, Entry] = {}  # by the index that the spool has
         self._next = 0.0
-        self.copied = 0  # files, for whoever looks whether it goes on
+        self.copied = 0  # files: tells whether it goes on
 
     @functools.cached_property
     def _target(self) -> Target:
