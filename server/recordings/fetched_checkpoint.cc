@@ -61,9 +61,14 @@ absl::Status RestoreCheckpoint(const FetchTools& tools, const std::string& job_i
     return absl::NotFoundError(absl::StrCat("its copy is in ", copy->spool()));
   }
   const std::string folder = JoinPath(job_id, directory);
+  const std::string manifest = JoinPath(folder, kManifestFile);
+  const absl::StatusOr<std::string> text = ReadObject(*tools.store, manifest, kMaxManifestBytes);
   // Otherwise it would seem to be there.
-  if (absl::Status s = tools.store->Delete(JoinPath(folder, kManifestFile)); !s.ok()) return s;
-  return tools.spool->Fetch(folder, folder, stopped);
+  if (absl::Status s = tools.store->Delete(manifest); !s.ok()) return s;
+  const absl::Status fetched = tools.spool->Fetch(folder, folder, stopped);
+  // Its manifest tells which other checkpoints have the same damaged file.
+  if (!fetched.ok() && text.ok()) tools.store->PutIfAbsent(manifest, *text).IgnoreError();
+  return fetched;
 }
 
 FetchedCheckpoint::FetchedCheckpoint(FetchedCheckpoint&& other) noexcept

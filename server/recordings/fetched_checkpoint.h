@@ -53,7 +53,7 @@ class FetchedCheckpoint {
 };
 
 // Puts the copy of a damaged or lost checkpoint in its place. Blocks. NotFound if the spool that is
-// used has none; other errors as of CopyCheckpoint: then the checkpoint is not there.
+// used has none; other errors as of CopyCheckpoint: then it is as damaged as before, or more.
 absl::Status RestoreCheckpoint(const FetchTools& tools, const std::string& job_id,
                                const std::string& directory, const std::function<bool()>& stopped);
 

@@ -289,5 +289,22 @@ TEST_F(SpoolTest, AReplayReadsACopyWhereTheCheckpointIsGone) {
   EXPECT_THAT(status.message(), HasSubstr("--spool=s3://bucket/spool"));
 }
 
+TEST_F(SpoolTest, ADamagedCheckpointIsReplacedOnceItsCopyCanBeRead) {
+  PutCheckpoint("job-1", 10);
+  StartSpool();
+  ASSERT_TRUE(Eventually([&] { return Spooled("job-1").size() == 1; }));
+  const std::string folder = "job-1/" + Directory(10);
+  const std::string content = *ReadObject(store_, folder + "/rank-0.safetensors", 1 << 20);
+  std::filesystem::resize_file(folder_ + "/store/" + folder + "/rank-0.safetensors", 5);
+  present_ = false;
+  absl::Status status = RestoreCheckpoint(tools(), "job-1", Directory(10), nullptr);
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_TRUE(ReadManifest(store_, folder).ok()) << "it names what is damaged";
+  present_ = true;
+  EXPECT_EQ(RestoreCheckpoint(tools(), "job-1", Directory(10), nullptr), absl::OkStatus());
+  EXPECT_EQ(*ReadObject(store_, folder + "/rank-0.safetensors", 1 << 20), content);
+  EXPECT_TRUE(absl::IsNotFound(RestoreCheckpoint(tools(), "job-1", Directory(20), nullptr)));
+}
+
 }  // namespace
 }  // namespace espalier
