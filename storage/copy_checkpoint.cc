@@ -163,6 +163,9 @@ absl::StatusOr<CopiedCheckpoint> CopyCheckpoint(ObjectReader& from, const std::s
   if (!there.ok() && !absl::IsNotFound(there.status())) return there.status();
   CopiedFiles none;
   CopiedFiles& known = copied == nullptr ? none : *copied;
+  const auto in_folder = [&](const auto& file) {
+    return absl::StartsWith(file.first, absl::StrCat(to_folder, "/"));
+  };
   const auto is_copied = [&](const ManifestFile& file) {
     const auto found = known.find(PathOf(to_folder, file));
     return found != known.end() && found->second == file.sha256;
@@ -177,9 +180,7 @@ absl::StatusOr<CopiedCheckpoint> CopyCheckpoint(ObjectReader& from, const std::s
     absl::Status s = to.Delete(to_manifest);
     if (s.ok()) s = to.Delete(to_folder);
     if (!s.ok()) return s;
-    std::erase_if(known, [&](const auto& file) {
-      return absl::StartsWith(file.first, absl::StrCat(to_folder, "/"));
-    });
+    std::erase_if(known, in_folder);
   }
   for (const ManifestFile& file : manifest->files) {
     if (is_copied(file)) continue;
@@ -192,6 +193,8 @@ absl::StatusOr<CopiedCheckpoint> CopyCheckpoint(ObjectReader& from, const std::s
   }
   if (absl::Status s = CheckGoesOn(options); !s.ok()) return s;
   if (absl::Status s = to.PutIfAbsent(to_manifest, *text); !s.ok()) return s;
+  // Nobody copies these again; shared ones another checkpoint may name.
+  std::erase_if(known, in_folder);
   return result;
 }
 
