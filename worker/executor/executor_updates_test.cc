@@ -2,9 +2,9 @@
 #include <map>
 
 #include "ops/optimizer/lr_schedule.h"
+#include "ops/program/unchanged_parameters.h"
 #include "worker/executor/executor_fixture.h"
 #include "worker/executor/multi_tensor_ops.h"
-#include "worker/executor/unchanged_parameters.h"
 
 namespace espalier {
 namespace {
@@ -77,7 +77,7 @@ TEST_F(ExecutorTest, UpdateMayCoverARangeOfAParameter) {
   EXPECT_TRUE((*executor)->is_alias(part));
   EXPECT_FALSE((*executor)->is_alias(whole));
   EXPECT_EQ((*executor)->tensor_name(part), "p");
-  EXPECT_EQ(UnchangedParameters(**executor), std::vector<bool>((*executor)->num_buffers(), false));
+  EXPECT_EQ(UnchangedParameters(w.program), std::vector<bool>(w.program.buffers_size(), false));
 
   // At another offset than its region, or in another parameter.
   stretch->set_offset_bytes(2 * 16 * sizeof(float));
@@ -124,7 +124,7 @@ TEST_F(ExecutorTest, ParametersThatStepsDoNotChangeAreTold) {
   auto executor = Make(w.program);
   ASSERT_TRUE(executor.ok()) << executor.status();
   ASSERT_TRUE((*executor)->Step(0).ok());
-  const std::vector<bool> unchanged = UnchangedParameters(**executor);
+  const std::vector<bool> unchanged = UnchangedParameters(w.program);
   for (const int i : {frozen, scale, bias, mean, variance, trained}) {
     float value = 0;
     ASSERT_TRUE((*executor)->ReadBuffer(i, &value, sizeof(value)).ok());

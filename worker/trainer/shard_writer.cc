@@ -14,7 +14,7 @@
 #include "base/machine_memory.h"
 #include "base/thread_priority.h"
 #include "ops/cpu/threading/parallel.h"
-#include "worker/executor/unchanged_parameters.h"
+#include "ops/program/unchanged_parameters.h"
 
 namespace espalier {
 namespace {
@@ -64,7 +64,7 @@ CheckpointEntry EntryOf(const Executor& executor, int buffer) {
 
 // Which of the buffers belong in the file of unchanged values.
 std::set<int> Unchanged(const Executor& executor, const std::vector<int>& saved) {
-  const std::vector<bool> is_unchanged = UnchangedParameters(executor);
+  const std::vector<bool> is_unchanged = UnchangedParameters(executor.program());
   std::set<int> unchanged;
   int64_t all = 0, bytes = 0;
   for (const int i : saved) {

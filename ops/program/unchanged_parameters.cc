@@ -1,11 +1,13 @@
-#include "worker/executor/unchanged_parameters.h"
+#include "ops/program/unchanged_parameters.h"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
 
+#include "ops/graph/graph_proto.h"
 #include "ops/program/buffer_accesses.h"
+#include "ops/tensor/shape.h"
 
 namespace espalier {
 namespace {
@@ -30,16 +32,18 @@ std::vector<int> WrittenBy(const v1::Instruction& instruction) {
 
 }  // namespace
 
-std::vector<bool> UnchangedParameters(const Executor& executor) {
+std::vector<bool> UnchangedParameters(const v1::Program& program) {
   const auto memory_of = [&](int i) {
-    const int64_t begin = executor.buffer(i).offset_bytes();
-    return std::pair(begin, begin + executor.spec(i).bytes());
+    const v1::Buffer& buffer = program.buffers(i);
+    const auto& dims = buffer.spec().dims();
+    const TensorType type{FromProto(buffer.spec().dtype()), Dims(dims.begin(), dims.end())};
+    return std::pair(buffer.offset_bytes(), buffer.offset_bytes() + type.bytes());
   };
-  const auto is_parameter = [&](int i) { return executor.buffer(i).kind() == v1::PARAMETER_SHARD; };
-  std::vector<bool> unchanged(static_cast<size_t>(executor.num_buffers()));
-  for (int i = 0; i < executor.num_buffers(); ++i) unchanged[i] = is_parameter(i);
+  const auto is_parameter = [&](int i) { return program.buffers(i).kind() == v1::PARAMETER_SHARD; };
+  std::vector<bool> unchanged(static_cast<size_t>(program.buffers_size()));
+  for (int i = 0; i < program.buffers_size(); ++i) unchanged[i] = is_parameter(i);
   std::vector<std::pair<int64_t, int64_t>> written;
-  for (const v1::Instruction& instruction : executor.program().instructions()) {
+  for (const v1::Instruction& instruction : program.instructions()) {
     for (const int i : WrittenBy(instruction)) {
       if (is_parameter(i)) written.push_back(memory_of(i));
       unchanged[i] = false;
@@ -56,7 +60,7 @@ std::vector<bool> UnchangedParameters(const Executor& executor) {
       regions.back().second = std::max(regions.back().second, end);
     }
   }
-  for (int i = 0; i < executor.num_buffers(); ++i) {
+  for (int i = 0; i < program.buffers_size(); ++i) {
     if (!unchanged[i]) continue;
     const auto [begin, end] = memory_of(i);
     const auto after = std::lower_bound(regions.begin(), regions.end(), std::pair(end, int64_t{0}));
