@@ -130,6 +130,35 @@ TEST_F(StreamTest, TrainsWhatHasComeAndWaitsForMore) {
               HasSubstr("is succeeded and takes no examples"));
 }
 
+TEST_F(StreamTest, TrainsOnWhileTheStoreWritesACheckpoint) {
+  AddWorker();
+  AddWorker();
+  for (const auto& worker : workers_) worker->HoldShards();
+  v1::SubmitRequest request = Streamed();
+  request.mutable_spec()->mutable_record()->set_mode(v1::RecordOptions::OFF);  // a fixed period
+  const std::string id = Submit(request);
+  Push(Examples(id, 0, 10));
+  WaitForSteps(id, 10);
+  Push(Examples(id, 10, 5));
+  WaitForSteps(id, 15);
+  workers_[0]->ReleaseShards();
+  Push(Examples(id, 15, 1));
+  WaitForSteps(id, 16);
+  EXPECT_EQ(Get(id).job().checkpoint_step(), 0) << "one of its shards is not written";
+  // It becomes durable while no examples come.
+  workers_[1]->ReleaseShards();
+  WaitFor(id, [](const v1::Job& job) { return job.checkpoint_step() == 10; });
+  EXPECT_EQ(Get(id).job().steps_done(), 16);
+  // At the end it waits for the last one.
+  for (const auto& worker : workers_) worker->HoldShards();
+  Push(Examples(id, 16, 5, /*end=*/true));
+  WaitForSteps(id, 21);
+  for (const auto& worker : workers_) worker->ReleaseShards();
+  const v1::GetJobReply reply = WaitForEnd(id);
+  ASSERT_EQ(reply.job().state(), v1::SUCCEEDED) << reply.job().error();
+  EXPECT_EQ(reply.job().checkpoint_step(), 21);
+}
+
 TEST_F(StreamTest, AStreamThatEndsEarlierEndsTheJobThere) {
   AddWorker();
   const std::string id = Submit(Streamed());

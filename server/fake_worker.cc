@@ -62,6 +62,7 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
     dead_ = true;
     frozen_ = false;
     held_ = false;
+    shards_held_ = false;
     server_->Shutdown(std::chrono::system_clock::now());
     server_->Wait();
     server_.reset();
@@ -70,6 +71,8 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
   void Freeze() override { frozen_ = true; }
   void Stall() override { held_ = true; }
   void Unstall() override { held_ = false; }
+  void HoldShards() override { shards_held_ = true; }
+  void ReleaseShards() override { shards_held_ = false; }
   int64_t first_step_of_last_run() const override { return first_step_; }
   int runs() const override { return runs_; }
   std::string refusal() const override {
@@ -98,7 +101,7 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
       steps_loaded_ = (*opened)->manifest().steps_done;
     }
     steps_done_ = steps_loaded_;
-    checkpoint_at_ = 0;
+    checkpoint_at_ = begun_ = 0;
     program_ = request->program();
     streams_ = request->dataset().format() == v1::Dataset::STREAM;
     attempt_ = request->attempt().attempt();
@@ -190,11 +193,21 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
                         const v1::Program& program, grpc::ServerWriter<v1::RunEvent>* writer) {
     v1::RunEvent event;
     *event.mutable_attempt() = request.attempt();
-    if (request.checkpoint_at_begin()) {
-      const absl::Status status = WriteShard(request, program, request.first_step(), &event);
-      if (!status.ok()) return ToGrpc(status);
-      writer->Write(event);
-    }
+    const auto emit_shard = [&](bool waits) {
+      if (begun_ == 0 || (shards_held_ && !waits)) return absl::OkStatus();
+      while (shards_held_) absl::SleepFor(absl::Milliseconds(2));
+      const absl::Status status = WriteShard(request, program, begun_.exchange(0), &event);
+      if (status.ok()) writer->Write(event);
+      return status;
+    };
+    const auto begin_shard = [&](int64_t done) {
+      if (absl::Status s = emit_shard(/*waits=*/true); !s.ok()) return s;
+      begun_ = done;
+      return emit_shard(/*waits=*/false);
+    };
+    absl::Status shard = request.checkpoint_at_begin() ? begin_shard(request.first_step())
+                                                       : emit_shard(/*waits=*/false);
+    if (!shard.ok()) return ToGrpc(shard);
     for (int64_t step = request.first_step(); step < request.last_step(); ++step) {
       absl::SleepFor(options_.step);
       while ((frozen_ || held_) && !dead_) absl::SleepFor(absl::Milliseconds(2));
@@ -214,11 +227,9 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
       const int64_t every = request.checkpoint_every_steps();
       const bool at_end = done == request.last_step() && !request.goes_on();
       const bool asked_for = IsAskedFor(done);
-      if (at_end || (every > 0 && done % every == 0) || asked_for) {
-        absl::Status status = WriteShard(request, program, done, &event);
-        if (!status.ok()) return ToGrpc(status);
-        writer->Write(event);
-      }
+      const bool due = at_end || (every > 0 && done % every == 0) || asked_for;
+      shard = due ? begin_shard(done) : emit_shard(/*waits=*/false);
+      if (!shard.ok()) return ToGrpc(shard);
     }
     if (request.evaluate_at_end()) {
       event.mutable_evaluation()->set_step(request.last_step());
@@ -227,6 +238,7 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
       (*event.mutable_evaluation()->mutable_values())["loss"] = loss / program.world_size();
       writer->Write(event);
     }
+    if (shard = emit_shard(/*waits=*/!request.goes_on()); !shard.ok()) return ToGrpc(shard);
     event.set_measured_peak_bytes(1000 + program.rank());
     writer->Write(event);
     return grpc::Status::OK;
@@ -336,6 +348,8 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
   std::atomic<bool> dead_{false};
   std::atomic<bool> frozen_{false};
   std::atomic<bool> held_{false};
+  std::atomic<bool> shards_held_{false};
+  std::atomic<int64_t> begun_{0};     // steps done, of a shard that is not written yet; 0: none
   std::atomic<bool> streams_{false};  // the loaded job's dataset is a STREAM
   std::atomic<int64_t> first_step_{-1};
   std::atomic<int> runs_{0};

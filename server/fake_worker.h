@@ -42,6 +42,10 @@ class FakeWorker {
   // Makes the current step last until Unstall: the lease is kept, but Stop has no effect.
   virtual void Stall() = 0;
   virtual void Unstall() = 0;
+  // Makes the checkpoint store block: shards are written once it is released, and steps go on
+  // meanwhile, as with a real worker.
+  virtual void HoldShards() = 0;
+  virtual void ReleaseShards() = 0;
   virtual int64_t first_step_of_last_run() const = 0;
   virtual int runs() const = 0;
   // Why the coordinator did not let it join the last time; empty: it did, or was not asked.

@@ -283,10 +283,8 @@ absl::Status TrainingJob::Train(const v1::RunRequest& request, bool met,
                         [this](const v1::Link& measured) { SetLink(measured); }});
   CheckpointObserver checkpoint({shard_writer_.get(), request.checkpoint_root(),
                                  request.checkpoint_every_steps(), attempt_.attempt(),
-                                 request.checkpoint_at_begin(), !request.goes_on(),
-                                 &requested_checkpoints_,
-                                 // The next run of a STREAM waits for its examples.
-                                 /*waits_at_end=*/!request.goes_on() || stream_ != nullptr});
+                                 request.checkpoint_at_begin(), request.goes_on(),
+                                 &requested_checkpoints_});
   EvaluationObserver evaluation(evaluation_.get(),
                                 evaluation_ != nullptr ? holdout_data_->steps_per_epoch() : 0,
                                 evaluation_probes_.get());

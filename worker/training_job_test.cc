@@ -9,12 +9,16 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "base/testing/faulty_file_system.h"
 #include "ops/graph/builder.h"
 #include "ops/operators/register_all.h"
 #include "planner/planner.h"
 #include "storage/dataset.h"
 #include "storage/manifest.h"
+#include "storage/npz_writer.h"
 #include "worker/device/device.h"
 
 namespace espalier {
@@ -175,6 +179,52 @@ TEST_F(TrainingJobTest, AnotherStepsCheckpointAndADamagedOneAreNotRestored) {
   job->Abort("it was stopped");
   const absl::Status stopped = RunFrom(*job, folders_.at(1), 1, 3, &losses);
   EXPECT_EQ(stopped, absl::CancelledError("it was stopped"));
+}
+
+// The next run of a stream may begin at once; what a slow store has then is reported by a later
+// one.
+TEST_F(TrainingJobTest, RunsOfAStreamDoNotWaitForShardsButTheLastOneDoes) {
+  std::filesystem::remove_all(JoinPath(testing::TempDir(), root_));
+  std::map<std::string, Array> examples;
+  for (const char* column : {"tokens", "targets"}) {
+    const TensorType type{DType::kI32, {3 * kBatch, kSequence}};
+    examples[column] = {type, std::vector<char>(static_cast<size_t>(type.bytes()))};
+  }
+  const absl::StatusOr<std::string> npz = WriteNpz(examples);
+  ASSERT_TRUE(npz.ok()) << npz.status();
+  std::ofstream(JoinPath(testing::TempDir(), "stream.npz"), std::ios::binary) << *npz;
+  FaultyFileSystem files(NewPosixFileSystem());
+  options_.storage = JobStorage::InFolder(files, testing::TempDir(), testing::TempDir());
+  v1::LoadProgramRequest load = RequestFor(1);
+  load.mutable_dataset()->set_format(v1::Dataset::STREAM);
+  const absl::StatusOr<std::unique_ptr<TrainingJob>> job = TrainingJob::Load(load, options_);
+  ASSERT_TRUE(job.ok()) << job.status();
+  std::vector<std::string> order;
+  const auto run = [&](int64_t first, int64_t last, bool goes_on) {
+    v1::RunRequest request;
+    request.set_first_step(first);
+    request.set_last_step(last);
+    request.set_checkpoint_root(root_);
+    request.set_checkpoint_every_steps(2);
+    request.set_goes_on(goes_on);
+    v1::StreamPart* const part = request.add_stream();
+    part->set_end_step(3);
+    part->set_path("stream.npz");
+    return (*job)->Run(request, [&](const v1::RunEvent& event) {
+      if (event.has_step()) order.push_back(absl::StrCat("step ", event.step().step()));
+      if (event.has_shard()) order.push_back(absl::StrCat("shard ", event.shard().steps_done()));
+      return absl::OkStatus();
+    });
+  };
+  files.Hold("step-2-attempt");
+  ASSERT_EQ(run(0, 2, /*goes_on=*/true), absl::OkStatus());
+  ASSERT_EQ(run(2, 3, /*goes_on=*/true), absl::OkStatus());
+  ASSERT_EQ(run(3, 3, /*goes_on=*/true), absl::OkStatus()) << "it takes what is durable: nothing";
+  EXPECT_EQ(order, (std::vector<std::string>{"step 0", "step 1", "step 2"}));
+  files.Release();
+  ASSERT_EQ(run(3, 3, /*goes_on=*/false), absl::OkStatus());
+  EXPECT_EQ(order.back(), "shard 2");
+  EXPECT_EQ(order.size(), 4u);
 }
 
 // Connecting cannot be interrupted, so its timeout must be shorter than a step's.

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -175,6 +176,10 @@ class Attempt {
   void HandleDueCheckpoint() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Sends the request to all ranks that save. Returns the most steps that one of them has done.
   absl::StatusOr<int64_t> AskRanks(int64_t steps_done) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Takes note of the checkpoints that the ranks have begun by the end of a run.
+  void NoteBegun(const v1::RunRequest& run);
+  // Whether one of those is not durable yet.
+  bool IsWriting() ABSL_LOCKS_EXCLUDED(report_mutex_);
   // Whether a checkpoint is requested; forgets that.
   bool TakeCheckpointRequest() ABSL_LOCKS_EXCLUDED(mutex_);
   // Adds the evaluation after steps_done_ to the validations. If it is the best and is to be kept,
@@ -246,6 +251,8 @@ class Attempt {
   std::string graph_fingerprint_;
   int64_t steps_done_ = 0;                          // by all ranks; set between their runs
   absl::Time said_waiting_ = absl::InfinitePast();  // that it waits for examples
+  std::set<int64_t> named_;  // steps done, of checkpoints that the ranks were asked for
+  int64_t begun_ = 0;        // steps done, of the last checkpoint that the ranks have begun
   ValidationHistory validations_;
 
   // Held while an event is merged, written and reported to the observer. Stop and WorkerLost never

@@ -76,7 +76,10 @@ absl::StatusOr<int64_t> Attempt::NameCheckpoint(int64_t at, int64_t ahead) {
   while (true) {
     const absl::StatusOr<int64_t> done = AskRanks(at);
     if (!done.ok()) return done.status();
-    if (*done < at || stopping()) return at;
+    if (*done < at || stopping()) {
+      named_.insert(at);
+      return at;
+    }
     // Some rank was faster. What the others write of that step stays incomplete, and is no
     // checkpoint.
     ahead *= 2;

@@ -128,7 +128,8 @@ std::optional<AttemptEnd> Attempt::RunSteps(v1::RunRequest steps) {
     while (!all_done() && !stop_ && !rank_failed_) {
       if (due_at_ > 0) {
         HandleDueCheckpoint();
-      } else if (!checkpoint_requested_) {
+      } else if (!checkpoint_requested_ || steps.first_step() == steps.last_step()) {
+        // Without a step to name, the request stays.
         changed_.Wait(&mutex_);
       } else if (absl::Now() < ask_again) {
         changed_.WaitWithDeadline(&mutex_, ask_again);
@@ -143,7 +144,23 @@ std::optional<AttemptEnd> Attempt::RunSteps(v1::RunRequest steps) {
   if (ended_early) StopRanks();
   for (std::thread& thread : threads) thread.join();
   if (ended_early) return EndOfRanks();
+  NoteBegun(steps);
   return std::nullopt;
+}
+
+void Attempt::NoteBegun(const v1::RunRequest& run) {
+  const int64_t every = run.checkpoint_every_steps();
+  const int64_t last = every > 0 ? run.last_step() / every * every : 0;
+  if (last > run.first_step()) begun_ = std::max(begun_, last);
+  while (!named_.empty() && *named_.begin() <= run.last_step()) {
+    begun_ = std::max(begun_, *named_.begin());
+    named_.erase(named_.begin());
+  }
+}
+
+bool Attempt::IsWriting() {
+  absl::MutexLock report_lock(&report_mutex_);
+  return begun_ > std::max(checkpoint_.steps_done, skipped_steps_);
 }
 
 }  // namespace espalier

@@ -36,7 +36,7 @@ std::optional<AttemptEnd> Attempt::WaitForExamples(int64_t* total) {
   const ExampleStream& stream = *task_.stream;
   const absl::Duration timeout = TimeoutOf(task_.record.job.spec().dataset().stream());
   const absl::Time begin = stream.Now();
-  for (bool said = false;;) {
+  for (bool said = false, waited = false;; waited = true) {
     // Whether it has ended is asked first: then the number of batches is the last one.
     if (stream.ended()) *total = std::min(*total, stream.steps_pushed());
     if (*total == 0) {
@@ -48,6 +48,15 @@ std::optional<AttemptEnd> Attempt::WaitForExamples(int64_t* total) {
     if (steps_done_ > 0 && TakeCheckpointRequest()) {
       std::optional<AttemptEnd> end = WriteCheckpoint(steps_done_);
       if (end.has_value()) return end;
+    }
+    if (waited && IsWriting()) {
+      // No run with steps follows soon. This one has the ranks report what is durable, and does not
+      // wait for the rest.
+      v1::RunRequest report;
+      report.set_first_step(steps_done_);
+      report.set_last_step(steps_done_);
+      report.set_goes_on(true);
+      if (std::optional<AttemptEnd> end = RunSteps(report); end.has_value()) return end;
     }
     const absl::Duration silent = stream.SilentSince(begin);
     if (silent >= timeout) return NoExamples(timeout);

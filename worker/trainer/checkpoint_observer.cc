@@ -35,7 +35,7 @@ absl::Status CheckpointObserver::OnStepReported(TrainingRun& run, int64_t step,
   const int64_t every = options_.every_steps;
   const bool requested = options_.requested != nullptr && options_.requested->Take(done);
   const bool due =
-      requested || (options_.at_end && done == run.end()) || (every > 0 && done % every == 0);
+      requested || (!options_.goes_on && done == run.end()) || (every > 0 && done % every == 0);
   if (due && !options_.root.empty()) return BeginShard(run, done);
   return EmitFinished(run);
 }
@@ -45,7 +45,7 @@ absl::Status CheckpointObserver::OnEvaluation(TrainingRun& run, const v1::StepRe
 }
 
 absl::Status CheckpointObserver::OnRunEnd(TrainingRun& run) {
-  return options_.waits_at_end ? EmitShard(run) : EmitFinished(run);
+  return options_.goes_on ? EmitFinished(run) : EmitShard(run);
 }
 
 void CheckpointObserver::OnRunFailed(TrainingRun&, const absl::Status&) {

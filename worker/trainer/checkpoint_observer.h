@@ -33,12 +33,12 @@ struct CheckpointOptions {
   std::string root;               // empty: no checkpoints
   int64_t every_steps = 0;        // 0: none between
   uint64_t attempt = 0;
-  bool at_begin = false;                      // also before the first step
-  bool at_end = true;                         // also after the last step, whatever its number
+  bool at_begin = false;  // also before the first step
+  // Whether another run with the same writer follows, which emits a shard that is not durable yet
+  // at the end of this one. If not, one is written after the last step, too, and the run waits for
+  // it.
+  bool goes_on = false;
   RequestedCheckpoints* requested = nullptr;  // outlives the observer; null: none
-  // Whether the end of the run waits for a shard that is not durable yet. If not, another run with
-  // the same writer follows, which emits it.
-  bool waits_at_end = true;
 };
 
 // All ranks write the same checkpoints, so none is left out because the one before is not durable

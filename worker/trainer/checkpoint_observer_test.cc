@@ -187,7 +187,7 @@ class GoingOnTest : public CheckpointObserverTest {
  protected:
   CheckpointOptions GoesOn(ShardWriter& writer) {
     CheckpointOptions options{&writer, Root(), /*every_steps=*/2, 7};
-    options.at_end = options.waits_at_end = false;
+    options.goes_on = true;
     return options;
   }
 };
@@ -228,7 +228,8 @@ TEST_F(GoingOnTest, AShardThatIsBegunIsNotWrittenAgain) {
   const std::unique_ptr<ShardWriter> writer = Writer();
   ASSERT_EQ(Run(0, 2, GoesOn(*writer)), absl::OkStatus());
   CheckpointOptions now = GoesOn(*writer);
-  now.at_begin = now.at_end = now.waits_at_end = true;
+  now.at_begin = true;
+  now.goes_on = false;
   EXPECT_EQ(Run(2, 2, now), absl::OkStatus());
   EXPECT_EQ(order_, (std::vector<std::string>{"step 0", "step 1", "shard 2"}));
   EXPECT_EQ(Run(2, 2, now), absl::OkStatus());
