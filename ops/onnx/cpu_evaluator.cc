@@ -58,8 +58,10 @@ absl::StatusOr<std::vector<std::string>> Evaluate(const std::string& op, const N
   }
   for (const TensorType& type : types.outputs) {
     spec.outputs.push_back(TensorSpec::Whole(type));
+    out.push_back({nullptr, spec.outputs.back()});
+    if (type.dtype == DType::kInvalid) continue;
     buffers.emplace_back(type.bytes());
-    out.push_back({buffers.back().data(), spec.outputs.back()});
+    out.back().data = buffers.back().data();
   }
   std::string error;
   std::unique_ptr<Kernel> kernel = Kernels().Create(spec, &error);
@@ -75,7 +77,8 @@ absl::StatusOr<std::vector<std::string>> Evaluate(const std::string& op, const N
   }
   std::vector<std::string> results;
   for (const TensorView& view : out) {
-    results.emplace_back(static_cast<const char*>(view.data), view.spec.bytes());
+    results.emplace_back();
+    if (view.present()) results.back().assign(view.as<char>(), view.spec.bytes());
   }
   return results;
 }

@@ -105,7 +105,8 @@ std::string NoSuchTensor(absl::string_view kind, const std::string& name,
   return absl::StrCat("there is no ", kind, " '", name, "'; ", NamesThatThereAre(name, names));
 }
 
-ProbePoints::ProbePoints(const Graph& graph, const std::vector<v1::Program>& programs) {
+ProbePoints::ProbePoints(const Graph& graph, const std::vector<v1::Program>& programs)
+    : graph_(&graph) {
   std::set<std::string> parameters, names;
   for (const espalier::Value& value : graph.values()) {
     if (value.kind == ValueKind::kParameter) parameters.insert(value.name);
@@ -150,6 +151,12 @@ ProbePoints::ProbePoints(const Graph& graph, const std::vector<v1::Program>& pro
     const std::string& value = graph.value(id).name;
     if (!names.contains(name) && values_.contains(value)) outputs_.emplace(name, value);
   }
+}
+
+ProbePoints ProbePoints::WithoutGradients(const std::set<std::string>& values) const {
+  ProbePoints points = *this;
+  for (const std::string& value : values) points.gradients_.erase(value);
+  return points;
 }
 
 TensorType ProbePoints::TypeOf(const Places& places) const {

@@ -17,7 +17,7 @@
 namespace espalier {
 
 // The places of a graph's tensors in the training programs (or evaluation programs) of all ranks,
-// which were lowered from it and must outlive this. The methods return what each rank reads, by
+// which were lowered from it; both must outlive this. The methods return what each rank reads, by
 // rank: RankProbe without `probe` and `reduction`. Together, the ranks read every element of the
 // tensor once, or, with `adds_up`, every addend. NotFound if the programs have no such tensor;
 // FailedPrecondition if no rank ever holds whole values of it.
@@ -26,6 +26,9 @@ class ProbePoints {
   using Places = std::vector<v1::RankProbe>;
 
   ProbePoints(const Graph& graph, const std::vector<v1::Program>& programs);
+
+  // The same as if the programs did not have the gradients of these values.
+  ProbePoints WithoutGradients(const std::set<std::string>& values) const;
 
   // A tensor that is computed, once it is, or a parameter before the step. Of this and the next, an
   // output of the graph may have the output's name, such as "loss", unless a value has it.
@@ -42,6 +45,7 @@ class ProbePoints {
   // What a dataset's column brings.
   absl::StatusOr<Places> Batch(const std::string& column) const;
 
+  const Graph& graph() const { return *graph_; }
   // The whole tensor that is read there. REQUIRES: a rank reads it.
   TensorType TypeOf(const Places& places) const;
 
@@ -92,6 +96,7 @@ class ProbePoints {
   std::string GradientTensor(const std::string& value) const;
   void DivideByLossScale(Places* places) const;
 
+  const Graph* graph_;
   std::vector<Rank> ranks_;
   std::map<std::string, std::string> outputs_;
   std::set<std::string> values_, gradients_, parameters_, columns_, tensors_, states_;

@@ -1,6 +1,7 @@
-// Values of a model that its programs do not have, as rewrites joined their operators with others:
-// the coordinator computes them again, by the original operators, from values that it reads. The
-// programs stay as they are.
+// Values of a model that its programs do not have, as rewrites joined their operators with others,
+// and gradients of such values: the coordinator computes them again, by the original operators and
+// their gradients (ops/graph/autodiff.h), from values and gradients that it reads. The programs
+// stay as they are.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +34,8 @@ class DerivedValues {
   using Readable = std::function<bool(const ProbeTarget& target)>;
 
   // Derives those of a replay's `probes` that have no wildcard and name a value of `original` (see
-  // GraphBeforeRewrites) that is not readable. InvalidArgument if their sources have more than 256
-  // MiB in a step.
+  // GraphBeforeRewrites), or the gradient of a computed one, that is not readable. InvalidArgument
+  // if their sources have more than 256 MiB in a step.
   static absl::StatusOr<DerivedValues> Make(const OpRegistry& registry, Graph original,
                                             const Readable& readable,
                                             const std::vector<ProbeExpression>& probes);
@@ -49,7 +50,7 @@ class DerivedValues {
   const std::vector<std::pair<std::string, absl::Status>>& lacking() const { return lacking_; }
   // Probes of tensors, in full, from which Complete computes.
   const std::vector<ProbeExpression>& sources() const { return sources_; }
-  // Names of the values that probes() read and the programs do not have.
+  // What probes() read and the programs do not have: "bn", "grad(bn)".
   const std::set<std::string>& values() const { return values_; }
   // Of what one of probes() reads; nullopt if that is not a value of the graph.
   std::optional<TensorType> TypeOf(const ProbeExpression& probe) const;
@@ -71,10 +72,23 @@ class DerivedValues {
     std::vector<NodeId> nodes;                   // operands first
   };
 
+  // Adds the gradients to graph_.
+  absl::Status Differentiate(const OpRegistry& registry);
+  // What a value or gradient is in graph_; kNoValue if it is not there, or of another kind.
+  ValueId Find(const ProbeTarget& target) const;
+  // How probes call it; nullopt for a gradient with respect to one of several readers.
+  std::optional<ProbeTarget> TargetOf(ValueId value) const;
+  // Whether it is to be derived; of a gradient that the loss does not have, too.
+  bool IsRemoved(const ProbeTarget& target, const Readable& readable) const;
   absl::Status AddNeeds(const OpRegistry& registry, ValueId value, const Readable& readable,
                         Needs* needs) const;
+  // "; nearest to it there is 'act'", or nothing.
+  std::string NearestReadable(const ProbeTarget& target, const Readable& readable) const;
 
-  Graph graph_;
+  Graph graph_;                    // of the model; behind that, its gradients
+  size_t model_values_ = 0;        // of graph_, without gradients
+  std::vector<ValueId> gradient_;  // by value of the model, once they are there
+  std::vector<ValueId> gradient_of_;
   std::vector<Derived> derived_;
   std::map<ValueId, std::string> source_of_;  // value -> HistoryRow.name
   std::vector<ProbeExpression> sources_;

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "ops/graph/name_pattern.h"
+#include "server/replay/bypassed_values.h"
 
 namespace espalier {
 namespace {
@@ -15,28 +18,48 @@ struct ReplacedWildcard {
   std::vector<ProbeExpression> matches;
 };
 
-bool IsValueWildcard(const ProbeExpression& probe) {
-  return probe.targets.size() == 1 && probe.targets[0].kind == ProbeTarget::kValue &&
-         probe.targets[0].has_wildcard();
+bool IsWildcard(const ProbeExpression& probe) {
+  return probe.targets.size() == 1 && probe.targets[0].has_wildcard() &&
+         (probe.targets[0].kind == ProbeTarget::kValue ||
+          probe.targets[0].kind == ProbeTarget::kGrad);
 }
 
 // Whether the model may have something of the probe that the programs do not have.
 bool MayBeRemoved(const ProbeExpression& probe, const ProbePoints& points) {
-  return IsValueWildcard(probe) ||
+  return IsWildcard(probe) ||
          std::any_of(probe.targets.begin(), probe.targets.end(), [&](const ProbeTarget& target) {
-           return target.kind == ProbeTarget::kValue && !points.Value(target.name).ok();
+           return target.kind == ProbeTarget::kGrad
+                      ? !points.parameters().contains(target.name)
+                      : target.kind == ProbeTarget::kValue && !points.Value(target.name).ok();
          });
 }
 
-// The computed values of the model that a wildcard means and the programs do not have.
+bool AsksGradients(const ProbeExpression& probe) {
+  return std::any_of(probe.targets.begin(), probe.targets.end(),
+                     [](const ProbeTarget& target) { return target.kind == ProbeTarget::kGrad; });
+}
+
+// The computed values of the model that a wildcard means and the programs do not have, or whose
+// gradients it means. Each gradient that rewrites removed takes many operators, so a wildcard means
+// only those of values that the programs have, unless it matches nothing else.
 std::vector<ProbeExpression> RemovedMatches(const ProbeExpression& probe, const Graph& original,
-                                            const ProbePoints& points) {
+                                            const ProbePoints& points,
+                                            const std::set<std::string>& bypassed) {
   std::vector<ProbeExpression> matches;
-  if (!IsValueWildcard(probe)) return matches;
+  if (!IsWildcard(probe)) return matches;
+  const ProbeTarget& pattern = probe.targets[0];
+  const auto add = [&](const std::string& name) {
+    if (!MatchesPattern(pattern.name, name)) return;
+    matches.push_back({{{pattern.kind, name, ""}}, probe.reduction});
+  };
+  const bool gradients = pattern.kind == ProbeTarget::kGrad;
+  if (gradients) {
+    for (const std::string& name : bypassed) add(name);
+    if (!matches.empty() || !MatchingTargets(pattern, points).empty()) return matches;
+  }
   for (const Value& value : original.values()) {
     if (value.producer == kNoNode || points.values().contains(value.name)) continue;
-    if (!MatchesPattern(probe.targets[0].name, value.name)) continue;
-    matches.push_back({{{ProbeTarget::kValue, value.name, ""}}, probe.reduction});
+    if (!gradients || IsFloat(value.type.dtype)) add(value.name);
   }
   return matches;
 }
@@ -44,20 +67,31 @@ std::vector<ProbeExpression> RemovedMatches(const ProbeExpression& probe, const 
 }  // namespace
 
 absl::StatusOr<ProgramProbes> FindProgramProbes(
-    const OpRegistry& registry, const ProbePoints& points, size_t ranks,
+    const OpRegistry& registry, const ProbePoints& all_points, size_t ranks,
     const std::vector<ProbeExpression>& probes,
     const std::function<absl::StatusOr<Graph>()>& original_graph) {
   ProgramProbes result;
+  std::optional<ProbePoints> without_bypassed;
   std::vector<ProbeExpression> read = probes;
   std::vector<ReplacedWildcard> wildcards;
   std::map<std::string, absl::Status> lacking;  // of what the programs do not have
   if (std::any_of(probes.begin(), probes.end(),
-                  [&](const ProbeExpression& probe) { return MayBeRemoved(probe, points); })) {
+                  [&](const ProbeExpression& probe) { return MayBeRemoved(probe, all_points); })) {
     absl::StatusOr<Graph> original = original_graph();
     if (!original.ok()) return original.status();
+    std::set<std::string> bypassed;
+    if (std::any_of(probes.begin(), probes.end(), AsksGradients)) {
+      bypassed = BypassedValues(*original, all_points.graph());
+      std::erase_if(bypassed, [&](const std::string& name) {
+        return !all_points.gradients().contains(name);
+      });
+      if (!bypassed.empty()) without_bypassed = all_points.WithoutGradients(bypassed);
+    }
+    const ProbePoints& points = without_bypassed.has_value() ? *without_bypassed : all_points;
     std::vector<ProbeExpression> asked = probes;
     for (const ProbeExpression& probe : probes) {
-      ReplacedWildcard wildcard{ToString(probe), RemovedMatches(probe, *original, points)};
+      ReplacedWildcard wildcard{ToString(probe),
+                                RemovedMatches(probe, *original, points, bypassed)};
       if (wildcard.matches.empty()) continue;
       asked.insert(asked.end(), wildcard.matches.begin(), wildcard.matches.end());
       wildcards.push_back(std::move(wildcard));
@@ -82,7 +116,8 @@ absl::StatusOr<ProgramProbes> FindProgramProbes(
     });
     read.insert(read.end(), result.derived.sources().begin(), result.derived.sources().end());
   }
-  absl::StatusOr<FoundProbes> found = FindProbes(read, points, ranks);
+  absl::StatusOr<FoundProbes> found =
+      FindProbes(read, without_bypassed.has_value() ? *without_bypassed : all_points, ranks);
   if (!found.ok()) return found.status();
   result.read = *std::move(found);
   // A wildcard lacks nothing if a value that is computed again matches it.

@@ -23,8 +23,10 @@ struct ProgramProbes {
 };
 
 // Finds the probes in programs of `ranks` ranks, and what they do not have in the graph before
-// rewrites (GraphBeforeRewrites), which is only made if there is something. Wildcards match both,
-// unless the values that only this graph has need too many bytes of a step: then these are lacking.
+// rewrites (GraphBeforeRewrites), which is only made if there may be something. Wildcards match
+// both, unless the values that only this graph has need too many bytes of a step: then these are
+// lacking. Wildcards of gradients match those of values that only this graph has if nothing else
+// matches.
 // Errors as of FindProbes and DerivedValues::Make.
 absl::StatusOr<ProgramProbes> FindProgramProbes(
     const OpRegistry& registry, const ProbePoints& points, size_t ranks,

@@ -127,8 +127,10 @@ std::vector<double> Numbers(const v1::ProbeValue& value) {
 
 const std::vector<std::string>& RemovedLog() {
   static const auto* log = new std::vector<std::string>{
-      "product1", "norm(product1)", "bn",
-      "max(bn)",  "product2",       "confusion(product2, batch(labels))"};
+      "product1",      "norm(product1)", "bn",
+      "max(bn)",       "product2",       "confusion(product2, batch(labels))",
+      "grad(bn)",      "norm(grad(bn))", "grad(product1)",
+      "grad(product2)"};
   return *log;
 }
 
@@ -138,7 +140,11 @@ void ExpectAsUnfused(const Graph& planned, double tolerance) {
   const ProbePoints points(planned, programs);
   std::vector<ProbeExpression> removed;
   for (const ProbeExpression& probe : Probes(RemovedLog())) {
-    if (!points.Value(probe.targets[0].name).ok()) removed.push_back(probe);
+    const ProbeTarget& target = probe.targets[0];
+    const bool gradient = target.kind == ProbeTarget::kGrad;
+    const bool there =
+        gradient ? points.Gradient(target.name).ok() : points.Value(target.name).ok();
+    if (!there) removed.push_back(probe);
   }
   ASSERT_EQ(removed.size(), RemovedLog().size()) << "rules no longer fuse them";
   std::vector<ProbeExpression> asked = removed;
@@ -148,7 +154,8 @@ void ExpectAsUnfused(const Graph& planned, double tolerance) {
   ASSERT_TRUE(derived.ok()) << derived.status();
   EXPECT_THAT(derived->lacking(), ::testing::IsEmpty());
   EXPECT_EQ(derived->probes(), removed);
-  EXPECT_THAT(derived->values(), ::testing::ElementsAre("bn", "product1", "product2"));
+  EXPECT_THAT(derived->values(), ::testing::ElementsAre("bn", "grad(bn)", "grad(product1)",
+                                                        "grad(product2)", "product1", "product2"));
   EXPECT_EQ(derived->TypeOf(removed[0])->dims, (Dims{kBatch, 16}));
   for (const int64_t step : {0, 2}) {
     std::vector<ProbeExpression> read = others;
@@ -213,11 +220,12 @@ TEST(DerivedValues, WhatCannotBeComputedAgainIsListedWithTheReason) {
       Probes({"norm(product2)", "loss", "norm(nothing)", "norm(grad(product1))", "norm(act)",
               "norm(prod*)", "norm(param(fc1.weight))", "confusion(product1, batch(labels))"}));
   ASSERT_TRUE(derived.ok()) << derived.status();
-  ASSERT_EQ(derived->lacking().size(), 3u);
+  ASSERT_EQ(derived->lacking().size(), 4u);
   EXPECT_EQ(derived->lacking()[0].second.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(derived->lacking()[0].second.message()), HasSubstr("'drop'"));
   EXPECT_THAT(std::string(derived->lacking()[1].second.message()), HasSubstr("'loss'"));
-  EXPECT_THAT(std::string(derived->lacking()[2].second.message()), HasSubstr("batch(labels)"));
+  EXPECT_THAT(std::string(derived->lacking()[2].second.message()), HasSubstr("'drop.grad'"));
+  EXPECT_THAT(std::string(derived->lacking()[3].second.message()), HasSubstr("batch(labels)"));
   EXPECT_EQ(derived->probes(), Probes({"norm(act)"}));  // the others are for FindProbes
   const auto answers = derived->Complete({}, 0, true);
   EXPECT_EQ(answers.status().code(), absl::StatusCode::kInternal) << "no source was read";
