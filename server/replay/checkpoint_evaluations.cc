@@ -67,7 +67,7 @@ absl::StatusOr<v1::TrainingSpec> SpecToEvaluate(const v1::TrainingSpec& spec,
 
 absl::StatusOr<EvaluationProbes> FindEvaluationProbes(const AttemptTools& tools,
                                                       const ReplayProgram& program,
-                                                      const std::vector<ProbeExpression>& probes,
+                                                      const ReplayQuestions& asked,
                                                       const std::string& prefix) {
   const PreparedJob& prepared = program.prepared();
   if (!prepared.evaluates || program.lowered().evaluation.empty()) {
@@ -89,7 +89,7 @@ absl::StatusOr<EvaluationProbes> FindEvaluationProbes(const AttemptTools& tools,
   batches.examples = prepared.evaluation_examples;
   batches.count = (batches.examples + batches.size - 1) / batches.size;
   return FindEvaluationProbes(
-      *tools.registry, *graph, program.lowered().evaluation, probes, batches, [&] {
+      *tools.registry, *graph, program.lowered().evaluation, asked, batches, [&] {
         return GraphBeforeRewrites(*tools.registry, prepared.model, prepared.graph, batches.size);
       });
 }
@@ -101,7 +101,7 @@ absl::StatusOr<std::unique_ptr<CheckpointEvaluations>> CheckpointEvaluations::Ma
                                                    " workers, not ", task.members.size()));
   }
   absl::StatusOr<EvaluationProbes> probes =
-      FindEvaluationProbes(tools, *task.program, task.probes, task.prefix);
+      FindEvaluationProbes(tools, *task.program, task.questions, task.prefix);
   if (!probes.ok()) return probes.status();
   std::unique_ptr<CheckpointEvaluations> made(
       new CheckpointEvaluations(tools, std::move(task), observer));

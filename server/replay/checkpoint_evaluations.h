@@ -28,13 +28,13 @@ namespace espalier {
 absl::StatusOr<v1::TrainingSpec> SpecToEvaluate(const v1::TrainingSpec& spec,
                                                 const v1::ReplaySpec& replay);
 
-// Finds the probes in the evaluation of a program that is made of a spec of SpecToEvaluate, before
-// there are workers: lacking names and notes are for its estimate. FailedPrecondition if it
-// evaluates nothing; `prefix` is of EvaluationPrefix; other errors as of the function for graphs
-// (evaluation_answers.h).
+// Finds what is asked in the evaluation of a program that is made of a spec of SpecToEvaluate,
+// before there are workers: lacking names and notes are for its estimate. FailedPrecondition if it
+// evaluates nothing; `prefix` is of EvaluationPrefix; other errors as of the function for programs
+// (evaluation_probes.h).
 absl::StatusOr<EvaluationProbes> FindEvaluationProbes(const AttemptTools& tools,
                                                       const ReplayProgram& program,
-                                                      const std::vector<ProbeExpression>& probes,
+                                                      const ReplayQuestions& asked,
                                                       const std::string& prefix);
 
 struct EvaluatedCheckpoint {
@@ -50,8 +50,7 @@ struct EvaluationTask {
   const v1::TrainingSpec* spec = nullptr;  // of SpecToEvaluate; outlives the task's evaluations
   const ReplayProgram* program = nullptr;  // made of `spec`; the same
   std::string prefix;                      // EvaluationPrefix
-  // Of values and batch(...) of the evaluation; none are needed.
-  std::vector<ProbeExpression> probes;
+  ReplayQuestions questions;               // none are needed
   std::vector<EvaluatedCheckpoint> checkpoints;
   std::vector<Member> members;  // by rank
   // Workers are given back after so long, or four times what loading took if that is longer, and

@@ -49,7 +49,7 @@ absl::Status EvaluationSegment::Run() {
   task.spec = spec_.get();
   task.program = program_.get();
   task.prefix = task_.run->evaluation_prefix;
-  task.probes = task_.probes;
+  task.questions = task_.questions;
   task.members = members_;
   for (const int64_t steps : task_.checkpoints) {
     EvaluatedCheckpoint& checkpoint = task.checkpoints.emplace_back();

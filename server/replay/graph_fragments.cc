@@ -317,40 +317,54 @@ std::vector<std::pair<std::string, TensorType>> GraphFragments::answers() const 
   return all;
 }
 
-absl::StatusOr<std::vector<v1::HistoryRow>> GraphFragments::Complete(
-    std::vector<v1::HistoryRow> rows, int64_t step) const {
-  const absl::StatusOr<std::map<std::string, v1::TensorValue>> given =
-      TakeSourceRows(sources_, step, &rows);
-  if (!given.ok()) return given.status();
+absl::StatusOr<std::vector<std::pair<std::string, v1::TensorValue>>> GraphFragments::Evaluate(
+    const std::map<std::string, v1::TensorValue>& given) const {
+  std::vector<std::pair<std::string, v1::TensorValue>> answers;
   for (const Bound& bound : bound_) {
     const Graph& graph = bound.graph;
-    const auto annotate = [&](const absl::Status& status) {
-      return OfFragment(bound.name, absl::Status(status.code(), absl::StrCat("step ", step, ": ",
-                                                                             status.message())));
-    };
     std::map<ValueId, std::string> values;
     for (const auto& [id, source] : bound.inputs) {
-      absl::StatusOr<std::string> elements =
-          ElementsAs(given->at(source), graph.value(id).type, source);
-      if (!elements.ok()) return annotate(elements.status());
+      const auto read = given.find(source);
+      if (read == given.end()) {
+        return OfFragment(bound.name,
+                          absl::InternalError(absl::StrCat("'", source, "' was not read")));
+      }
+      absl::StatusOr<std::string> elements = ElementsAs(read->second, graph.value(id).type, source);
+      if (!elements.ok()) return OfFragment(bound.name, elements.status());
       values[id] = *std::move(elements);
     }
     std::vector<NodeId> nodes;
     for (size_t n = 0; n < graph.nodes().size(); ++n) nodes.push_back(static_cast<NodeId>(n));
     const absl::Status evaluated = EvaluateNodes(graph, nodes, /*training=*/false, &values);
-    if (!evaluated.ok()) return annotate(evaluated);
+    if (!evaluated.ok()) return OfFragment(bound.name, evaluated);
     for (const auto& [name, id] : bound.answers) {
       const Value& value = graph.value(id);
-      v1::HistoryRow& row = rows.emplace_back();
-      row.set_step(step);
-      row.set_name(name);
-      row.set_reduction(ToString(Reduction{Reduction::kFull}));
-      row.set_source(v1::HistoryRow::REPLAY);
-      v1::TensorValue* tensor = row.mutable_value()->mutable_tensor();
-      tensor->set_dtype(ToProto(value.type.dtype));
-      tensor->mutable_dims()->Assign(value.type.dims.begin(), value.type.dims.end());
-      tensor->set_data(value.kind == ValueKind::kConstant ? value.constant : values.at(id));
+      v1::TensorValue& tensor = answers.emplace_back(name, v1::TensorValue()).second;
+      tensor.set_dtype(ToProto(value.type.dtype));
+      tensor.mutable_dims()->Assign(value.type.dims.begin(), value.type.dims.end());
+      tensor.set_data(value.kind == ValueKind::kConstant ? value.constant : values.at(id));
     }
+  }
+  return answers;
+}
+
+absl::StatusOr<std::vector<v1::HistoryRow>> GraphFragments::Complete(
+    std::vector<v1::HistoryRow> rows, int64_t step) const {
+  const absl::StatusOr<std::map<std::string, v1::TensorValue>> given =
+      TakeSourceRows(sources_, step, &rows);
+  if (!given.ok()) return given.status();
+  auto answers = Evaluate(*given);
+  if (!answers.ok()) {
+    return absl::Status(answers.status().code(),
+                        absl::StrCat(answers.status().message(), " (step ", step, ")"));
+  }
+  for (auto& [name, tensor] : *answers) {
+    v1::HistoryRow& row = rows.emplace_back();
+    row.set_step(step);
+    row.set_name(name);
+    row.set_reduction(ToString(Reduction{Reduction::kFull}));
+    row.set_source(v1::HistoryRow::REPLAY);
+    *row.mutable_value()->mutable_tensor() = std::move(tensor);
   }
   return rows;
 }

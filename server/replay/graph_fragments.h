@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -64,9 +65,13 @@ class GraphFragments {
   // Names and types of the answers: an output's name if it is not the only one follows the graph's.
   std::vector<std::pair<std::string, TensorType>> answers() const;
 
+  // Returns the answers, of what sources() are, by HistoryRow.name. Internal if one is missing or
+  // of another type; other errors of an operator name the graph.
+  absl::StatusOr<std::vector<std::pair<std::string, v1::TensorValue>>> Evaluate(
+      const std::map<std::string, v1::TensorValue>& given) const;
+
   // Takes the rows of a step, of the replay's probes and sources(), in this order. Returns them
-  // without those of sources(), and with a row for each answer: a tensor. Internal if a source is
-  // missing or of another type.
+  // without those of sources(), and with a row for each answer: a tensor. Errors as of Evaluate.
   absl::StatusOr<std::vector<v1::HistoryRow>> Complete(std::vector<v1::HistoryRow> rows,
                                                        int64_t step) const;
 

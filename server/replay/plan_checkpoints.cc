@@ -34,6 +34,25 @@ bool IsOfTraining(const ProbeExpression& probe) {
   });
 }
 
+// Whether checkpoints alone answer a graph; otherwise an evaluation may.
+absl::StatusOr<bool> IsOfState(const GraphFragment& fragment, bool evaluates) {
+  for (const GraphFragment::Input& input : fragment.inputs) {
+    if (AnsweredByCheckpoint(input.source)) continue;
+    const std::string what =
+        absl::StrCat("graph '", fragment.name, "': its input '", input.name, "' ");
+    if (IsOfTraining(input.source)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, "is of a step, which is trained again without --at=checkpoints"));
+    }
+    if (evaluates) return false;
+    return absl::InvalidArgumentError(absl::StrCat(
+        what,
+        "is not in checkpoints, which have param(...) and state(...); name the examples to "
+        "compute it for: --evaluate=holdout, or a dataset"));
+  }
+  return true;
+}
+
 // Names of the values that the workers report, besides probes.
 std::set<std::string> ReportedValues(const LoweredPlan& lowered) {
   std::set<std::string> names;
@@ -143,18 +162,14 @@ absl::Status ReplayPlanner::AddCheckpoints(const v1::ReplaySpec& spec, ReplayedR
                        "state(...); name the examples to compute other values for: "
                        "--evaluate=holdout, or a dataset"));
     } else {
-      run->evaluation_probes.push_back(probe);
+      run->evaluation_questions.probes.push_back(probe);
     }
   }
   for (const GraphFragment& fragment : totals->asked.fragments) {
-    for (const GraphFragment::Input& input : fragment.inputs) {
-      if (AnsweredByCheckpoint(input.source)) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("graph '", fragment.name, "': its input '", input.name,
-                       "' is not in checkpoints, which have param(...) and state(...); without "
-                       "--at=checkpoints, steps are trained again, which have it"));
-    }
-    run->state_questions.fragments.push_back(fragment);
+    const absl::StatusOr<bool> of_state = IsOfState(fragment, evaluates);
+    if (!of_state.ok()) return of_state.status();
+    ReplayQuestions& questions = *of_state ? run->state_questions : run->evaluation_questions;
+    questions.fragments.push_back(fragment);
   }
   const bool reads_state =
       !run->state_questions.probes.empty() || !run->state_questions.fragments.empty();
@@ -173,7 +188,8 @@ absl::Status ReplayPlanner::AddCheckpoints(const v1::ReplaySpec& spec, ReplayedR
   if (reads_state) {
     if (run->state_program != nullptr) {
       totals->AddNames(run->state_questions.probes, run->state_program->probes(), run->name());
-      totals->AddFragments(run->state_program->questions(), run->name());
+      totals->AddFragments(run->state_questions.fragments,
+                           run->state_program->questions().lacking_fragments, run->name());
     }
     const absl::StatusOr<int64_t> read =
         AddSegments(spec, *run, v1::ReplaySegment::STATE, 1, 0,
@@ -195,16 +211,18 @@ absl::Status ReplayPlanner::AddCheckpoints(const v1::ReplaySpec& spec, ReplayedR
   std::set<std::string> reported;
   if (run->evaluation_program != nullptr) {
     reported = ReportedValues(run->evaluation_program->lowered());
-    std::erase_if(run->evaluation_probes, [&](const ProbeExpression& probe) {
+    std::erase_if(run->evaluation_questions.probes, [&](const ProbeExpression& probe) {
       const bool erased = IsReported(probe, reported);
       if (erased) totals->known.insert(ToString(probe));
       return erased;
     });
     absl::StatusOr<EvaluationProbes> found = FindEvaluationProbes(
-        tools_, *run->evaluation_program, run->evaluation_probes, run->evaluation_prefix);
+        tools_, *run->evaluation_program, run->evaluation_questions, run->evaluation_prefix);
     if (!found.ok()) return found.status();
     probes = *std::move(found);
-    totals->AddNames(run->evaluation_probes, probes->found, run->name());
+    totals->AddNames(run->evaluation_questions.probes, probes->found, run->name());
+    totals->AddFragments(run->evaluation_questions.fragments, probes->lacking_fragments,
+                         run->name());
     totals->AddDerived(probes->derived, run->name());
     for (const std::string& note : probes->notes) {
       totals->estimate.add_notes(absl::StrCat(run->name(), ": ", note));

@@ -96,7 +96,11 @@ void PlanTotals::AddEvaluations(int64_t reported, const EvaluationProbes& probes
     const int64_t all = NumElements(dims) * probes.batches.count;
     bytes += BytesOfRow(probe.probe.reduction, confusion ? CountsOf(dims) : all);
   }
-  const int64_t rows = reported + static_cast<int64_t>(probes.found.probes.size());
+  const auto answers = probes.fragments.answers();
+  for (const auto& [name, type] : answers) {
+    bytes += BytesOfRow(Reduction{Reduction::kFull}, NumElements(type.dims));
+  }
+  const int64_t rows = reported + static_cast<int64_t>(probes.found.probes.size() + answers.size());
   estimate.set_rows(estimate.rows() + rows * evaluations);
   estimate.set_bytes(estimate.bytes() + bytes * evaluations);
 }
@@ -133,15 +137,16 @@ void PlanTotals::AddNames(const std::vector<ProbeExpression>& asked, const Found
   if (!names.log().empty()) *estimate.add_lacking() = std::move(names);
 }
 
-void PlanTotals::AddFragments(const ProgramQuestions& questions, const std::string& run) {
+void PlanTotals::AddFragments(const std::vector<GraphFragment>& asked_fragments,
+                              const LackingFragments& lacking_fragments, const std::string& run) {
   v1::ReplayEstimate::Lacking names;
   names.set_run(run);
-  for (const auto& [name, why] : questions.lacking_fragments) {
+  for (const auto& [name, why] : lacking_fragments) {
     names.add_log(name);
     names.add_reasons(std::string(why.message()));
     lacking[name] = why;
   }
-  for (const GraphFragment& fragment : asked.fragments) {
+  for (const GraphFragment& fragment : asked_fragments) {
     if (std::find(names.log().begin(), names.log().end(), fragment.name) == names.log().end()) {
       known.insert(fragment.name);
     }

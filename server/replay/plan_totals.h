@@ -25,14 +25,15 @@ struct PlanTotals {
 
   // Adds the answers of so many steps to the probes of `program`.
   void AddRows(const ReplayProgram& program, int64_t steps);
-  // Adds the answers of so many evaluations: of as many `reported` values, and of the probes.
+  // Adds the answers of so many evaluations: of as many `reported` values, of probes and graphs.
   void AddEvaluations(int64_t reported, const EvaluationProbes& probes, int64_t evaluations);
   // Notes which values of a run are computed again beside its programs.
   void AddDerived(const DerivedValues& derived, const std::string& run);
   // Takes note of what a run has and lacks of the probes that were looked up.
   void AddNames(const std::vector<ProbeExpression>& asked, const FoundProbes& found,
                 const std::string& run);
-  void AddFragments(const ProgramQuestions& questions, const std::string& run);
+  void AddFragments(const std::vector<GraphFragment>& asked_fragments,
+                    const LackingFragments& lacking_fragments, const std::string& run);
   void AddSegment(v1::ReplaySegment segment, double of_segment, size_t ranks);
 };
 

@@ -9,7 +9,6 @@
 #include "ops/graph/graph_proto.h"
 
 namespace espalier {
-namespace {
 
 std::optional<TensorType> TypeOfRead(const NamedProbe& probe, const FoundProbes& found,
                                      const std::vector<v1::Program>& programs) {
@@ -43,9 +42,9 @@ absl::StatusOr<TensorType> TypeOfSource(const ProbeExpression& source, const Pro
   return absl::NotFoundError(absl::StrCat("'", ToString(source), "' was not found"));
 }
 
-// The fragment for each name that its pattern matches in all inputs that have it.
 absl::StatusOr<std::vector<GraphFragment>> Expanded(const GraphFragment& fragment,
                                                     const ProbePoints& points) {
+  if (fragment.pattern.empty()) return std::vector<GraphFragment>{fragment};
   std::optional<std::set<std::string>> common;
   for (const GraphFragment::Input& input : fragment.inputs) {
     const ProbeTarget& target = input.source.targets[0];
@@ -67,9 +66,8 @@ absl::StatusOr<std::vector<GraphFragment>> Expanded(const GraphFragment& fragmen
   return expanded;
 }
 
-// An answer is told from others by its name.
-absl::Status CheckNamesOfAnswers(const GraphFragments& fragments, const ProbePoints& points,
-                                 const ProgramProbes& probes) {
+absl::Status CheckNamesOfAnswers(const std::vector<std::pair<std::string, TensorType>>& answers,
+                                 const ProbePoints& points, const ProgramProbes& probes) {
   std::set<std::string> taken(points.values());
   taken.insert(points.parameters().begin(), points.parameters().end());
   for (const auto& [output, value] : points.outputs()) taken.insert(output);
@@ -77,7 +75,7 @@ absl::Status CheckNamesOfAnswers(const GraphFragments& fragments, const ProbePoi
   for (const ProbeExpression& probe : probes.derived.probes()) {
     taken.insert(TargetsToString(probe));
   }
-  for (const auto& [name, type] : fragments.answers()) {
+  for (const auto& [name, type] : answers) {
     if (!taken.contains(name)) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "graph '", name, "': the model has a value of this name; give the graph another one"));
@@ -85,7 +83,19 @@ absl::Status CheckNamesOfAnswers(const GraphFragments& fragments, const ProbePoi
   return absl::OkStatus();
 }
 
-}  // namespace
+void AddLackingPatterns(const std::map<std::string, std::vector<std::string>>& names_of,
+                        const std::vector<GraphFragment>& left, LackingFragments* lacking) {
+  for (const auto& [name, names] : names_of) {
+    const bool any = std::any_of(left.begin(), left.end(), [&](const GraphFragment& fragment) {
+      return std::find(names.begin(), names.end(), fragment.name) != names.end();
+    });
+    if (any) continue;
+    const auto first = std::find_if(lacking->begin(), lacking->end(),
+                                    [&](const auto& lack) { return lack.first == names[0]; });
+    const absl::Status why = first->second;
+    lacking->emplace_back(name, why);
+  }
+}
 
 absl::StatusOr<ReplayQuestions> ParseQuestions(const OpRegistry& registry,
                                                const v1::ReplaySpec& spec) {
@@ -115,17 +125,13 @@ absl::StatusOr<ProgramQuestions> FindQuestions(
   std::vector<GraphFragment> left;
   std::map<std::string, std::vector<std::string>> names_of;  // of what a fragment was expanded to
   for (const GraphFragment& fragment : asked.fragments) {
-    if (fragment.pattern.empty()) {
-      left.push_back(fragment);
-      continue;
-    }
     absl::StatusOr<std::vector<GraphFragment>> expanded = Expanded(fragment, points);
     if (!expanded.ok()) {
       result.lacking_fragments.emplace_back(fragment.name, expanded.status());
       continue;
     }
     for (GraphFragment& one : *expanded) {
-      names_of[fragment.name].push_back(one.name);
+      if (!fragment.pattern.empty()) names_of[fragment.name].push_back(one.name);
       left.push_back(std::move(one));
     }
   }
@@ -156,19 +162,9 @@ absl::StatusOr<ProgramQuestions> FindQuestions(
     if (left.size() < before) continue;
     absl::StatusOr<GraphFragments> fragments = GraphFragments::Make(registry, left, type_of);
     if (!fragments.ok()) return fragments.status();
-    if (absl::Status s = CheckNamesOfAnswers(*fragments, points, *probes); !s.ok()) return s;
-    // If it can be answered for none of its names, it lacks, too.
-    for (const auto& [name, names] : names_of) {
-      const bool any = std::any_of(left.begin(), left.end(), [&](const GraphFragment& fragment) {
-        return std::find(names.begin(), names.end(), fragment.name) != names.end();
-      });
-      if (any) continue;
-      const auto first =
-          std::find_if(result.lacking_fragments.begin(), result.lacking_fragments.end(),
-                       [&](const auto& lack) { return lack.first == names[0]; });
-      const absl::Status why = first->second;
-      result.lacking_fragments.emplace_back(name, why);
-    }
+    if (absl::Status s = CheckNamesOfAnswers(fragments->answers(), points, *probes); !s.ok())
+      return s;
+    AddLackingPatterns(names_of, left, &result.lacking_fragments);
     result.probes = *std::move(probes);
     result.fragments = *std::move(fragments);
     return result;

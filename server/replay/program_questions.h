@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <functional>
+#include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +17,7 @@
 #include "ops/probe/expression.h"
 #include "planner/lowering/probe_points.h"
 #include "server/replay/graph_fragments.h"
+#include "server/replay/probe_set.h"
 #include "server/replay/program_probes.h"
 
 namespace espalier {
@@ -41,6 +44,30 @@ struct ProgramQuestions {
   absl::StatusOr<std::vector<v1::HistoryRow>> Complete(std::vector<v1::HistoryRow> rows,
                                                        int64_t step) const;
 };
+
+// The type of the tensor that a probe reads; nullopt if no rank reads any.
+std::optional<TensorType> TypeOfRead(const NamedProbe& probe, const FoundProbes& found,
+                                     const std::vector<v1::Program>& programs);
+
+// The type of a fragment's input, which is among `probes`. Errors say why it is not read.
+absl::StatusOr<TensorType> TypeOfSource(const ProbeExpression& source, const ProgramProbes& probes,
+                                        const std::vector<v1::Program>& programs);
+
+// The fragment for each name that its pattern matches in all inputs that have it; itself if it has
+// none. Errors name the graph.
+absl::StatusOr<std::vector<GraphFragment>> Expanded(const GraphFragment& fragment,
+                                                    const ProbePoints& points);
+
+// InvalidArgument if another answer has the name of one of these: an answer is told from others by
+// its name.
+absl::Status CheckNamesOfAnswers(const std::vector<std::pair<std::string, TensorType>>& answers,
+                                 const ProbePoints& points, const ProgramProbes& probes);
+
+// The errors of patterns' fragments that can be answered for none of their names. `names_of`: by
+// name of the fragment, those that it was expanded to; `left`: the fragments that can be answered.
+using LackingFragments = std::vector<std::pair<std::string, absl::Status>>;
+void AddLackingPatterns(const std::map<std::string, std::vector<std::string>>& names_of,
+                        const std::vector<GraphFragment>& left, LackingFragments* lacking);
 
 // As FindProgramProbes; the programs outlive the call only.
 absl::StatusOr<ProgramQuestions> FindQuestions(

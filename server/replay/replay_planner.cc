@@ -266,7 +266,8 @@ absl::Status ReplayPlanner::AddTraining(const v1::ReplaySpec& spec, ReplayedRun*
   if (program == nullptr) return absl::OkStatus();  // this part of its steps is empty
   totals->AddRows(*program, run->logged.count());
   totals->AddNames(totals->asked.probes, program->probes(), run->name());
-  totals->AddFragments(program->questions(), run->name());
+  totals->AddFragments(totals->asked.fragments, program->questions().lacking_fragments,
+                       run->name());
   totals->AddDerived(program->questions().probes.derived, run->name());
   for (const SegmentCut& cut : cuts) {
     v1::ReplaySegment segment;

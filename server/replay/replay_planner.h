@@ -34,7 +34,7 @@ struct ReplayedRun {
 
   // At checkpoints:
   ReplayQuestions state_questions;
-  std::vector<ProbeExpression> evaluation_probes;
+  ReplayQuestions evaluation_questions;
   // By the plan of the last attempt. Null: this version makes another graph of the model.
   std::shared_ptr<const ReplayProgram> state_program;
   // Of SpecToEvaluate, and the program made of it by that plan; null: nothing is evaluated, or, of

@@ -118,12 +118,11 @@ std::unique_ptr<SegmentWork> RunningReplay::MakeWork(size_t number,
   task.run = segment->run;
   task.checkpoints = segment->checkpoints;
   if (segment->kind == v1::ReplaySegment::STATE) {
-    task.probes = segment->run->state_questions.probes;
-    task.fragments = segment->run->state_questions.fragments;
+    task.questions = segment->run->state_questions;
     return std::make_unique<StateSegment>(tools_, std::move(task), std::move(program),
                                           std::move(on_progress));
   }
-  task.probes = segment->run->evaluation_probes;
+  task.questions = segment->run->evaluation_questions;
   return std::make_unique<EvaluationSegment>(tools_, std::move(task), segment->run->evaluated,
                                              std::move(program), members, std::move(on_progress));
 }

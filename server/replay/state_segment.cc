@@ -55,7 +55,7 @@ absl::Status StateSegment::MakeReader(const StateTensors& tensors) {
     return absl::OkStatus();
   }
   absl::StatusOr<GraphFragments> fragments = GraphFragments::Make(
-      *tools_.attempts->registry, task_.fragments,
+      *tools_.attempts->registry, task_.questions.fragments,
       [&](const ProbeExpression& source) -> absl::StatusOr<TensorType> {
         const std::string name = TensorOf(source.targets[0]);
         const auto found = tensors.tensors().find(name);
@@ -66,7 +66,7 @@ absl::Status StateSegment::MakeReader(const StateTensors& tensors) {
       });
   if (!fragments.ok()) return fragments.status();
   fragments_ = *std::move(fragments);
-  std::vector<ProbeExpression> probes = task_.probes;
+  std::vector<ProbeExpression> probes = task_.questions.probes;
   probes.insert(probes.end(), fragments_.sources().begin(), fragments_.sources().end());
   absl::StatusOr<CheckpointAnswers> made = CheckpointAnswers::Make(tensors, probes);
   if (!made.ok()) return made.status();

@@ -18,9 +18,7 @@ struct CheckpointSegmentTask {
   std::string replay_id;
   int number = 0;  // of the segment
   const ReplayedRun* run = nullptr;
-  // Those that this segment answers; fragments of STATE only.
-  std::vector<ProbeExpression> probes;
-  std::vector<GraphFragment> fragments;
+  ReplayQuestions questions;         // that this segment answers
   std::vector<int64_t> checkpoints;  // that are left, ascending
 };
 

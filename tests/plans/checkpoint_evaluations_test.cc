@@ -317,7 +317,7 @@ class CheckpointEvaluationsTest : public ::testing::Test {
     task.spec = &spec;
     task.program = &program;
     task.prefix = EvaluationPrefix(v1::ReplaySpec());
-    task.probes = *ParseProbes({"confusion(fc2, batch(labels))", "norm(act)"});
+    task.questions.probes = *ParseProbes({"confusion(fc2, batch(labels))", "norm(act)"});
     task.checkpoints = {{2, folders_[2]}, {4, folders_[4]}};
     task.members = std::move(members);
     return task;
@@ -538,7 +538,7 @@ TEST_F(CheckpointEvaluationsTest, LackingNamesAreKnownBeforeThereAreWorkers) {
   const auto program = ProgramOf(spec_, 1);
   ASSERT_NE(program, nullptr);
   const auto probes =
-      FindEvaluationProbes(tools_, *program, *ParseProbes({"norm(fc2)", "norm(fc9)"}), "");
+      FindEvaluationProbes(tools_, *program, {*ParseProbes({"norm(fc2)", "norm(fc9)"}), {}}, "");
   ASSERT_TRUE(probes.ok()) << probes.status();
   EXPECT_EQ(probes->found.probes.size(), 1u);
   ASSERT_EQ(probes->found.lacking.size(), 1u);

@@ -12,11 +12,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "ops/graph/graph_proto.h"
 #include "ops/rewrite/fuse.h"
 #include "planner/lowering/lower_training.h"
 #include "planner/pcg/structure.h"
 #include "planner/search/search_space.h"
 #include "server/replay/probe_set.h"
+#include "server/replay/program_questions.h"
 #include "server/replay/step_answers.h"
 #include "worker/executor/executor.h"
 #include "worker/plan_fixture.h"
@@ -64,14 +66,22 @@ using Rows = std::map<std::string, v1::ProbeValue>;  // by "norm of evaluation.f
 
 Rows Evaluate(const Graph& graph, const std::vector<v1::Program>& programs,
               const std::vector<std::string>& log, const EvaluatedBatches& batches,
-              std::vector<std::string>* notes = nullptr, const Graph* original = nullptr) {
+              std::vector<std::string>* notes = nullptr, const Graph* original = nullptr,
+              const std::vector<v1::ReplayGraph>& graphs = {}) {
   Rows rows;
-  auto probes = FindEvaluationProbes(Registry(), graph, programs, ProbesOf(log), batches, [&] {
+  v1::ReplaySpec spec;
+  spec.mutable_log()->Assign(log.begin(), log.end());
+  spec.mutable_graphs()->Assign(graphs.begin(), graphs.end());
+  const auto asked = ParseQuestions(Registry(), spec);
+  EXPECT_TRUE(asked.ok()) << asked.status();
+  if (!asked.ok()) return rows;
+  auto probes = FindEvaluationProbes(Registry(), graph, programs, *asked, batches, [&] {
     return absl::StatusOr<Graph>(original != nullptr ? *original : graph);
   });
   EXPECT_TRUE(probes.ok()) << probes.status();
   if (!probes.ok()) return rows;
   EXPECT_TRUE(probes->found.lacking.empty());
+  for (const auto& [name, why] : probes->lacking_fragments) ADD_FAILURE() << why;
   if (notes != nullptr) *notes = probes->notes;
   EvaluationAnswers answers(&*probes);
   ReadBatches(programs, probes->found, batches.count,
@@ -317,6 +327,88 @@ TEST(EvaluationAnswers, ValuesThatRewritesRemovedAreThoseOfTheModel) {
   }
 }
 
+v1::ReplayGraph GraphQuestion(const std::string& name, GraphBuilder& b) {
+  v1::ReplayGraph question;
+  question.set_name(name);
+  auto graph = b.Build();
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  *question.mutable_graph() = ToProto(*graph);
+  return question;
+}
+
+// Graphs see examples only, whatever the plan; parameters are the evaluated ones.
+TEST(EvaluationAnswers, GraphsAreEvaluatedOfEachBatchAndReduced) {
+  const Graph original = Unfused();
+  const auto fused = Fuse(Registry(), original);
+  ASSERT_TRUE(fused.ok()) << fused.status();
+  const std::vector<int64_t> last = {1};
+  GraphBuilder energy(Registry(), "energy");
+  {
+    const ValueId x = energy.Input("product1", DType::kF32, {-1, 16});  // in no program
+    const ValueId w = energy.Input("param(fc1.weight)", DType::kF32, {});
+    const ValueId norm = energy.Op("reduce_sum", {energy.Op("multiply", {w, w}, {}, "ww")},
+                                   {{"keepdims", false}}, "norm");
+    ValueId h = energy.Op("multiply", {x, x}, {}, "xx");
+    h = energy.Op("reduce_sum", {h}, {{"axes", last}, {"keepdims", false}}, "row");
+    h = energy.Op("multiply", {h, norm}, {}, "scaled");
+    energy.Output("rows", h);
+    energy.Output("mean", energy.Op("reduce_mean", {h}, {{"keepdims", false}}, "mean"));
+    energy.Output("norm", norm);
+  }
+  GraphBuilder of_labels(Registry(), "labels");
+  of_labels.Output(
+      "sum",
+      of_labels.Op("reduce_sum",
+                   {of_labels.Op("cast", {of_labels.Input("batch(labels)", DType::kI32, {-1})},
+                                 {{"to", "f32"}}, "floats")},
+                   {{"keepdims", false}}, "sum"));
+  const std::vector<v1::ReplayGraph> graphs = {GraphQuestion("energy", energy),
+                                               GraphQuestion("label_sums", of_labels)};
+  const EvaluatedBatches batches{kBatches, kBatch, kExamples, "evaluation[book]."};
+  for (const int devices : {1, 2}) {
+    v1::SearchOptions search;
+    search.set_strategy(devices == 1 ? v1::SearchOptions::SINGLE_DEVICE
+                                     : v1::SearchOptions::DATA_PARALLEL);
+    auto plan = MakePlan(Problem(*fused, devices), search);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    auto lowered = LowerPlan(Registry(), *fused, *plan, Options("adam"));
+    ASSERT_TRUE(lowered.ok()) << lowered.status();
+    const std::vector<v1::Program>& programs = lowered->evaluation;
+    std::vector<std::string> notes;
+    const Rows rows = Evaluate(*fused, programs, {"product1", "norm(logits)", "batch(labels)"},
+                               batches, &notes, &original, graphs);
+    EXPECT_THAT(notes, ::testing::IsEmpty());
+    ASSERT_EQ(rows.size(), 7u);
+    const auto floats = [&](const std::string& name) {
+      return ElementsOf<float>(rows.at("full of evaluation[book]." + name).tensor());
+    };
+    const std::vector<float> weights =
+        InAllBatches<float>(*fused, programs, "param(fc1.weight)", 1);
+    const double norm = std::inner_product(weights.begin(), weights.end(), weights.begin(), 0.0);
+    EXPECT_NEAR(floats("energy.norm").at(0), norm, 1e-4 * norm);
+    const std::vector<float> products = floats("product1"), energies = floats("energy.rows");
+    ASSERT_EQ(energies.size(), size_t{kExamples});
+    double sum = 0;
+    for (size_t i = 0; i < energies.size(); ++i) {
+      const auto row = products.begin() + static_cast<std::ptrdiff_t>(i) * 16;
+      const double wanted = norm * std::inner_product(row, row + 16, row, 0.0);
+      EXPECT_NEAR(energies[i], wanted, 1e-4 * wanted);
+      sum += energies[i];
+    }
+    EXPECT_NEAR(floats("energy.mean").at(0), sum / kExamples, 1e-4 * sum / kExamples);
+    // A mean over batches, by their examples: of a sum, it is that of a batch.
+    const std::vector<int32_t> labels =
+        ElementsOf<int32_t>(rows.at("full of evaluation[book].batch(labels)").tensor());
+    double weighted = 0;
+    for (int64_t batch = 0; batch < kBatches; ++batch) {
+      const auto begin = labels.begin() + batch * kBatch;
+      const auto end = std::min(begin + kBatch, labels.end());
+      weighted += static_cast<double>(end - begin) * std::accumulate(begin, end, 0.0);
+    }
+    EXPECT_NEAR(floats("label_sums").at(0), weighted / kExamples, 1e-4 * weighted);
+  }
+}
+
 // With as many features as examples in a batch, sizes alone do not tell them apart.
 TEST(EvaluationAnswers, OnlyRowsOfExamplesArePadding) {
   GraphBuilder b(Registry(), "sums");
@@ -351,21 +443,23 @@ TEST(EvaluationAnswers, OnlyRowsOfExamplesArePadding) {
 TEST(EvaluationAnswers, WhatIsTooLargeToCollectLeavesTheLastBatchOut) {
   const std::vector<v1::Program>& programs = Lowered(Model()).evaluation;
   // 2600 batches of 8 * 768 elements are more than 64 MiB.
-  auto large = FindEvaluationProbes(Registry(), Model(), programs,
-                                    ProbesOf({"norm(fc1)", "norm(fc2)", "histogram(fc1, 4, 0, 1)"}),
-                                    {2800, kBatch, 2800 * 8 - 3}, Original);
+  auto large =
+      FindEvaluationProbes(Registry(), Model(), programs,
+                           {ProbesOf({"norm(fc1)", "norm(fc2)", "histogram(fc1, 4, 0, 1)"}), {}},
+                           {2800, kBatch, 2800 * 8 - 3}, Original);
   ASSERT_TRUE(large.ok()) << large.status();
   ASSERT_EQ(large->notes.size(), 2u);
   EXPECT_THAT(large->notes[0], HasSubstr("evaluation.norm(fc1) is of the first 22392 of 22397"));
   EXPECT_THAT(large->notes[1], HasSubstr("histogram(fc1, 4, 0, 1)"));
   // Without padding nothing is left out.
-  large = FindEvaluationProbes(Registry(), Model(), programs, ProbesOf({"norm(fc1)"}),
+  large = FindEvaluationProbes(Registry(), Model(), programs, {ProbesOf({"norm(fc1)"}), {}},
                                {2800, kBatch, 2800 * 8}, Original);
   ASSERT_TRUE(large.ok()) << large.status();
   EXPECT_THAT(large->notes, ::testing::IsEmpty());
   // What needs all elements is refused with a remedy.
-  large = FindEvaluationProbes(Registry(), Model(), programs, ProbesOf({"quantiles(fc1, 0.5)"}),
-                               {100000, kBatch, 800000}, Original);
+  large =
+      FindEvaluationProbes(Registry(), Model(), programs, {ProbesOf({"quantiles(fc1, 0.5)"}), {}},
+                           {100000, kBatch, 800000}, Original);
   EXPECT_EQ(large.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(large.status().message()), HasSubstr("histogram with bounds"));
 }
@@ -373,13 +467,13 @@ TEST(EvaluationAnswers, WhatIsTooLargeToCollectLeavesTheLastBatchOut) {
 TEST(EvaluationAnswers, GradientsAndAnswersThatWereNotAskedForAreRefused) {
   const std::vector<v1::Program>& programs = Lowered(Model()).evaluation;
   for (const std::string probe : {"norm(grad(fc1))", "norm(param(fc1.weight))"}) {
-    const auto found = FindEvaluationProbes(Registry(), Model(), programs, ProbesOf({probe}),
+    const auto found = FindEvaluationProbes(Registry(), Model(), programs, {ProbesOf({probe}), {}},
                                             {1, kBatch, 8}, Original);
     EXPECT_EQ(found.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(found.status().message()), HasSubstr(probe));
   }
-  const auto probes = FindEvaluationProbes(Registry(), Model(), programs, ProbesOf({"norm(fc2)"}),
-                                           {2, kBatch, 16}, Original);
+  const auto probes = FindEvaluationProbes(
+      Registry(), Model(), programs, {ProbesOf({"norm(fc2)"}), {}}, {2, kBatch, 16}, Original);
   ASSERT_TRUE(probes.ok()) << probes.status();
   v1::ProbeResults results;
   ReadBatches(programs, probes->found, 1, [&](size_t, v1::ProbeResults read) {
