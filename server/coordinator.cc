@@ -262,7 +262,7 @@ absl::Status Coordinator::Parts::Build() {
   sessions = std::make_unique<SessionManager>(std::move(sessions_of));
   if (absl::Status s = BuildAccess(); !s.ok()) return s;
   services.push_back(MakeTrainingService(interceptor.get(), jobs.get()));
-  services.push_back(MakeRecordingsService(interceptor.get(), runs.get()));
+  services.push_back(MakeRecordingsService(interceptor.get(), runs.get(), replay_planner.get()));
   services.push_back(MakeReplayService(interceptor.get(), replays.get(), history.get()));
   services.push_back(NewSessionService(interceptor.get(), sessions.get()));
   services.push_back(MakePlannerService(interceptor.get(), plans.get()));

@@ -94,6 +94,60 @@ std::string RenderPlanSummary(const v1::Plan& plan, const Terminal& terminal) {
   return out;
 }
 
+std::string PlanInWords(const v1::Plan& plan) {
+  const int workers = std::max(1, plan.devices_size());
+  std::map<std::string, int> axes;  // operators that are split along each
+  int split = 0;
+  bool data_parallel = plan.operators_size() > 0;
+  std::set<std::vector<int>> groups;  // of devices
+  for (const v1::OperatorPlan& op : plan.operators()) {
+    groups.emplace(op.devices().begin(), op.devices().end());
+    bool any = false;
+    for (const auto& [axis, degree] : op.degrees()) {
+      if (degree <= 1) continue;
+      any = true;
+      ++axes[axis];
+      data_parallel = data_parallel && axis == "sample" && degree == workers;
+    }
+    data_parallel = data_parallel && any;
+    split += any ? 1 : 0;
+  }
+  std::vector<std::string> parts;
+  if (workers == 1) {
+    parts.emplace_back("one worker");
+  } else if (data_parallel) {
+    parts.push_back(absl::StrCat("data parallel over ", workers, " workers"));
+  } else {
+    parts.push_back(absl::StrCat(workers, " workers"));
+    if (split > 0) {
+      parts.push_back(absl::StrCat(
+          split, " of ", plan.operators_size(),
+          " operators split: ", absl::StrJoin(axes, ", ", [](std::string* out, const auto& axis) {
+            absl::StrAppend(out, axis.second, " by ", Printable(axis.first));
+          })));
+    }
+    if (groups.size() > 1) {
+      parts.push_back(absl::StrCat("operators on ", groups.size(), " different sets of workers"));
+    }
+  }
+  if (plan.micro_batches() > 1) {
+    parts.push_back(absl::StrCat(plan.micro_batches(), " micro-batches"));
+  }
+  if (plan.zero_stage() > 0) parts.push_back(absl::StrCat("ZeRO stage ", plan.zero_stage()));
+  if (plan.batch_tiles() > 1) {
+    parts.push_back(absl::StrCat("up to ", plan.batch_tiles(), " batch tiles"));
+  }
+  int swapped = 0, recomputed = 0;
+  for (const v1::MemoryPlan& device : plan.memory_plans()) {
+    for (const v1::MemoryPlan::Eviction& eviction : device.evictions()) {
+      ++(eviction.recompute() ? recomputed : swapped);
+    }
+  }
+  if (swapped > 0) parts.push_back(absl::StrCat(swapped, " swaps"));
+  if (recomputed > 0) parts.push_back(absl::StrCat(recomputed, " recomputations"));
+  return absl::StrJoin(parts, ", ");
+}
+
 absl::Status WriteFile(const std::string& path, const std::string& text) {
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
   out << text;

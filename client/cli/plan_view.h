@@ -12,6 +12,9 @@ namespace espalier {
 
 std::string RenderPlanSummary(const v1::Plan& plan, const Terminal& terminal);
 
+// In short, what is split: "data parallel over 2 workers, ZeRO stage 1".
+std::string PlanInWords(const v1::Plan& plan);
+
 // Returns PermissionDenied, naming the file, if it cannot be written.
 absl::Status WriteFile(const std::string& path, const std::string& text);
 

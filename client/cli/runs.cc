@@ -4,11 +4,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/cli/command.h"
 #include "client/cli/proto_json.h"
+#include "client/cli/run_view.h"
 #include "client/cli/time_text.h"
 #include "client/terminal/table.h"
 #include "client/terminal/text.h"
@@ -67,6 +67,7 @@ absl::Status ListRuns(Context& context, Client* client, const std::string& name)
                {"best", Align::kRight},
                {"checkpoints", Align::kRight},
                {"size", Align::kRight},
+               {.title = "copies", .align = Align::kRight, .optional = true},
                {absl::StrCat("started, ", LocalZone(absl::ToUnixMillis(absl::Now())))},
                {.title = "owner", .optional = true}});
   for (const v1::Recording& run : *runs) {
@@ -76,9 +77,9 @@ absl::Status ListRuns(Context& context, Client* client, const std::string& name)
                StateName(job.state()), absl::StrCat(job.steps_done(), "/", job.total_steps()),
                LossCell(run, run.losses().first()), LossCell(run, run.losses().last()),
                LossCell(run, run.losses().best()),
-               recorded ? absl::StrCat(job.recorded_checkpoints()) : "off",
+               recorded ? absl::StrCat(run.all_checkpoints()) : "off",
                recorded ? FormatBytes(static_cast<double>(job.recorded_bytes())) : "",
-               LocalTime(job.started_unix_ms()), Printable(job.owner())});
+               DescribeCopies(run), LocalTime(job.started_unix_ms()), Printable(job.owner())});
   }
   context.out() << (table.empty() ? "no runs yet; train one: espalier train --name=NAME\n"
                                   : table.Render(context.terminal()));
@@ -108,17 +109,7 @@ absl::Status ShowRun(Context& context, Client* client, const std::string& name) 
         << FormatLoss(run->losses().last()) << " at last, " << FormatLoss(run->losses().best())
         << " after step " << run->losses().best_step() << "\n";
   }
-  for (const auto& [what, digest] : {std::pair{"graph", run->graph_sha256()},
-                                     {"dataset", run->dataset_sha256()},
-                                     {"validation dataset", run->validation_sha256()}}) {
-    if (digest.empty()) continue;
-    absl::string_view etag = digest;
-    if (absl::ConsumePrefix(&etag, "etag:")) {
-      out << what << " with the ETag " << Printable(std::string(etag)) << "\n";
-    } else {
-      out << what << " sha256 " << Printable(digest) << "\n";
-    }
-  }
+  out << RenderRunFacts(*run, context.terminal());
   for (const v1::RecordedAttempt& attempt : run->attempts()) {
     out << "from step " << attempt.first_step() << " on " << attempt.ranks_size()
         << (attempt.ranks_size() == 1 ? " worker" : " workers") << " by version "
@@ -134,16 +125,21 @@ absl::Status ShowRun(Context& context, Client* client, const std::string& name) 
     for (size_t r = 0; !equal && r < ranks.size(); ++r)
       out << "  rank " << r << ": " << ranks[r] << "\n";
   }
-  Table table({{"checkpoint of step", Align::kRight}, {"size", Align::kRight}, {"where"}});
-  for (const v1::RecordedCheckpoint& checkpoint : run->checkpoints()) {
-    table.Row(
-        {absl::StrCat(checkpoint.steps_done()),
-         FormatBytes(static_cast<double>(checkpoint.bytes())),
-         absl::StrCat(checkpoint.stored() ? "stored" : "",
-                      checkpoint.stored() && checkpoint.spooled() ? ", " : "",
-                      checkpoint.spooled() ? "copy in " : "", Printable(checkpoint.spool()))});
+  out << RenderCheckpoints(*run, context.terminal()) << std::flush;
+  return absl::OkStatus();
+}
+
+// What replays of a run can ask for.
+absl::Status ShowValues(Context& context, Client* client, const std::string& run,
+                        const std::string& pattern) {
+  const auto values = client->ListRunValues(run, pattern);
+  if (!values.ok()) return values.status();
+  if (context.json()) {
+    context.Document(ToJson(*values));
+    return absl::OkStatus();
   }
-  out << (table.empty() ? "no checkpoints\n" : table.Render(context.terminal())) << std::flush;
+  for (const std::string& note : values->notes()) context.out() << Printable(note) << "\n";
+  context.out() << RenderRunValues(values->values(), context.terminal()) << std::flush;
   return absl::OkStatus();
 }
 
@@ -177,7 +173,12 @@ absl::Status DiffTwoRuns(Context& context, Client* client, const std::string& a,
 absl::Status RunRuns(Context& context) {
   const std::vector<std::string>& arguments = context.flags().positional();
   const std::string verb = arguments.empty() ? "" : arguments[0];
-  if (verb == "diff" || verb == "get") {
+  if (verb == "values") {
+    if (absl::Status s = CheckArguments(context, 2, 3, "values, a run, and perhaps a pattern");
+        !s.ok()) {
+      return s;
+    }
+  } else if (verb == "diff" || verb == "get") {
     const size_t runs = verb == "diff" ? 2 : 1;
     if (absl::Status s = CheckArguments(context, 1 + runs, 1 + runs,
                                         verb == "diff" ? "diff and two runs" : "get and a run");
@@ -191,6 +192,9 @@ absl::Status RunRuns(Context& context) {
   if (!client.ok()) return client.status();
   if (verb == "diff") return DiffTwoRuns(context, *client, arguments[1], arguments[2]);
   if (verb == "get") return ShowRun(context, *client, arguments[1]);
+  if (verb == "values") {
+    return ShowValues(context, *client, arguments[1], arguments.size() > 2 ? arguments[2] : "");
+  }
   return ListRuns(context, *client, verb);
 }
 
@@ -199,13 +203,17 @@ absl::Status RunRuns(Context& context) {
 Command RunsCommand() {
   Command c;
   c.name = "runs";
-  c.summary = "list the runs of experiments, show one, and say how two differ";
-  c.usage = "runs [NAME | get RUN | diff RUN RUN]";
+  c.summary = "list the runs of experiments, show one and its values, and say how two differ";
+  c.usage = "runs [NAME | get RUN | values RUN [PATTERN] | diff RUN RUN]";
   c.description =
       "Jobs of the same name are runs of one experiment, with versions from 1 on. NAME lists all "
       "of "
       "an experiment; * in it stands for any characters. RUN is NAME@VERSION, NAME, which is its "
       "newest version, or a job's id.\n"
+      "values lists what a replay can log of a run: names as probes write them, kind, type, and "
+      "whether grad(NAME) and update(NAME) can be logged, too. What is recomputed is not in the "
+      "programs, as rewrites made one operator of several. PATTERN is a name, * in it for any "
+      "characters, or a probe such as 'param(*)' or 'grad(*)' for these only.\n"
       "diff compares specification, model and data by their hashes, plan, program, devices, and "
       "the "
       "losses to the bit.";
@@ -214,6 +222,7 @@ Command RunsCommand() {
   c.examples = {{"list all runs", "espalier runs"},
                 {"list those of experiments", "espalier runs 'lm*'"},
                 {"show attempts and checkpoints of the newest", "espalier runs get lm"},
+                {"list what a replay can log of layer 0", "espalier runs values lm 'layers.0.*'"},
                 {"say how two runs differ", "espalier runs diff lm@3 lm@5"}};
   c.run = RunRuns;
   return c;

@@ -108,6 +108,8 @@ class Client {
   // Runs of experiments; names are as in recording.proto. An empty one lists all.
   absl::StatusOr<std::vector<v1::Recording>> ListRuns(const std::string& run);
   absl::StatusOr<v1::Recording> GetRun(const std::string& run);
+  absl::StatusOr<v1::ListRunValuesReply> ListRunValues(const std::string& run,
+                                                       const std::string& pattern);
   absl::StatusOr<v1::DiffRunsReply> DiffRuns(const std::string& a, const std::string& b);
   // Calls `row` with what was recorded of runs and with the answers to replays of them, until it
   // returns an error, which is returned. No deadline.

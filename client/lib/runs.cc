@@ -30,6 +30,16 @@ absl::StatusOr<v1::Recording> Client::GetRun(const std::string& run) {
   return std::move(*reply->mutable_run());
 }
 
+absl::StatusOr<v1::ListRunValuesReply> Client::ListRunValues(const std::string& run,
+                                                             const std::string& pattern) {
+  v1::ListRunValuesRequest request;
+  request.set_run(run);
+  request.set_pattern(pattern);
+  return Call<v1::ListRunValuesReply>(*impl_, impl_->recordings.get(),
+                                      &v1::Recordings::Stub::ListValues, request,
+                                      impl_->options.plan_timeout);
+}
+
 absl::StatusOr<v1::DiffRunsReply> Client::DiffRuns(const std::string& a, const std::string& b) {
   v1::DiffRunsRequest request;
   request.set_a(a);

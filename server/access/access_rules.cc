@@ -66,6 +66,7 @@ std::vector<AccessRule> MakeRules() {
       // Names of runs are looked up among those that the caller may see.
       {"Recordings/List", kTrain, {}},
       {"Recordings/Get", kTrain, {}},
+      {"Recordings/ListValues", kTrain, {}},
       {"Recordings/Diff", kTrain, {}},
 
       {"Replay/Estimate", kTrain, {Read("spec.evaluate.uri", "artifact:")}},

@@ -114,6 +114,8 @@ absl::StatusOr<v1::Recording> RecordingStore::Load(const std::string& job_id) co
     const auto [known, is_new] = found.try_emplace(copy.directory(), copy);
     if (!is_new && copy.spool() == spool_) known->second = copy;
   }
+  std::map<std::string, int64_t> copied_bytes;  // by directory
+  for (const auto& [directory, copy] : found) copied_bytes[directory] = copy.bytes();
   for (const StoredCheckpoints::Checkpoint& here : stored->checkpoints) {
     v1::RecordedCheckpoint& checkpoint = found[here.directory];
     checkpoint.set_steps_done(here.steps_done);
@@ -122,10 +124,16 @@ absl::StatusOr<v1::Recording> RecordingStore::Load(const std::string& job_id) co
     checkpoint.set_stored(true);
   }
   for (auto& [directory, checkpoint] : found) {
-    if (BelongsToRecording(AttemptOf(directory), checkpoint.steps_done(), attempts,
-                           recording->job().checkpoint_step())) {
-      *recording->add_checkpoints() = std::move(checkpoint);
+    if (!BelongsToRecording(AttemptOf(directory), checkpoint.steps_done(), attempts,
+                            recording->job().checkpoint_step())) {
+      continue;
     }
+    recording->set_all_checkpoints(recording->all_checkpoints() + 1);
+    if (const auto copied = copied_bytes.find(directory); copied != copied_bytes.end()) {
+      recording->set_copied_checkpoints(recording->copied_checkpoints() + 1);
+      recording->set_copied_bytes(recording->copied_bytes() + copied->second);
+    }
+    *recording->add_checkpoints() = std::move(checkpoint);
   }
   std::stable_sort(recording->mutable_checkpoints()->begin(),
                    recording->mutable_checkpoints()->end(),

@@ -61,6 +61,7 @@ class RecordingStore {
                                                 const std::string& directory) const;
   // Which checkpoints have copies.
   SpoolIndex& copies() { return copies_; }
+  const SpoolIndex& copies() const { return copies_; }
 
   // Removes what the job store has of a deleted job of so many attempts, and answers to its
   // replays; marks its copies in spools as deleted.

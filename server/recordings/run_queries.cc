@@ -56,6 +56,40 @@ absl::Status RunQueries::AddLosses(v1::Recording* recording) {
   return absl::OkStatus();
 }
 
+absl::Status RunQueries::AddCounts(v1::Recording* recording) {
+  const v1::Job& job = recording->job();
+  if (!IsRecorded(job.spec())) return absl::OkStatus();
+  const absl::StatusOr<std::vector<v1::RecordedCheckpoint>> copies =
+      recordings_.copies().CopiesOf(job.id());
+  if (!copies.ok()) return copies.status();
+  recording->set_all_checkpoints(job.recorded_checkpoints());
+  if (copies->empty()) return absl::OkStatus();
+  KnownCounts counts{job.recorded_checkpoints(), job.recorded_bytes(),
+                     static_cast<int64_t>(copies->size()), job.attempts()};
+  bool known = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto found = counts_.find(job.id());
+    known = found != counts_.end() && found->second.stored == counts.stored &&
+            found->second.stored_bytes == counts.stored_bytes &&
+            found->second.copies == counts.copies && found->second.attempts == counts.attempts;
+    if (known) counts = found->second;
+  }
+  if (!known) {
+    const absl::StatusOr<v1::Recording> whole = recordings_.Load(job.id());
+    if (!whole.ok()) return whole.status();
+    counts.all = whole->all_checkpoints();
+    counts.copied = whole->copied_checkpoints();
+    counts.copied_bytes = whole->copied_bytes();
+  }
+  recording->set_all_checkpoints(counts.all);
+  recording->set_copied_checkpoints(counts.copied);
+  recording->set_copied_bytes(counts.copied_bytes);
+  absl::MutexLock lock(&mutex_);
+  counts_[job.id()] = counts;
+  return absl::OkStatus();
+}
+
 absl::Status RunQueries::List(const v1::ListRunsRequest& request, const Caller& caller,
                               v1::ListRunsReply* reply) {
   const absl::StatusOr<size_t> size = PageSize(request.page_size());
@@ -82,6 +116,9 @@ absl::Status RunQueries::List(const v1::ListRunsRequest& request, const Caller& 
     if (!run.ok()) return run.status();
     run->clear_attempts();
     if (absl::Status status = AddLosses(&*run); !status.ok()) return status;
+    const absl::Status counted = AddCounts(&*run);
+    if (absl::IsNotFound(counted)) continue;
+    if (!counted.ok()) return counted;
     *reply->add_runs() = *std::move(run);
   }
   return absl::OkStatus();

@@ -42,6 +42,8 @@ class RunQueries {
   absl::StatusOr<RunName> FindOne(const char* field, const std::string& run,
                                   const Caller& caller) const;
   absl::Status AddLosses(v1::Recording* recording);
+  // The counts of checkpoints, of a recording without these.
+  absl::Status AddCounts(v1::Recording* recording);
 
   const FindRuns find_;
   const RecordingStore& recordings_;
@@ -56,6 +58,14 @@ class RunQueries {
     v1::LossSummary summary;
   };
   std::map<std::string, KnownLosses> known_ ABSL_GUARDED_BY(mutex_);
+  // Of jobs with copies in a spool, as only a list of the checkpoint store tells which of their
+  // checkpoints are there, too: by id, with what changes with them.
+  struct KnownCounts {
+    int64_t stored = 0, stored_bytes = 0, copies = 0;
+    int32_t attempts = 0;
+    int64_t all = 0, copied = 0, copied_bytes = 0;
+  };
+  std::map<std::string, KnownCounts> counts_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace espalier

@@ -134,7 +134,9 @@ absl::StatusOr<int64_t> AddSegments(const v1::ReplaySpec& spec, const ReplayedRu
     segment.set_end_step(chosen[static_cast<size_t>(part.end - 1)] + 1);
     segment.set_checkpoint_step(segment.first_step());
     segment.set_checkpoints(part.count());
-    const double loading = costs.begin + costs.read * static_cast<double>(part.count());
+    const double fetching =
+        totals->AddFetched(run, {chosen.begin() + part.first, chosen.begin() + part.end});
+    const double loading = costs.begin + costs.read * static_cast<double>(part.count()) + fetching;
     totals->loading += loading;
     totals->AddSegment(std::move(segment), loading + costs.work * static_cast<double>(part.count()),
                        ranks);

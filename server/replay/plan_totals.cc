@@ -14,6 +14,9 @@ namespace {
 constexpr int64_t kRowBytes = 100;
 constexpr int64_t kElementBytes = 8;
 constexpr size_t kNamesInNote = 4;
+constexpr size_t kCheckpointsInNote = 8;
+// A guess.
+constexpr double kFetchBytesPerSecond = 200e6;
 
 // `elements`: of the tensor, or the counts of a confusion matrix, if the row has all of them.
 int64_t BytesOfRow(const Reduction& reduction, int64_t elements) {
@@ -159,6 +162,38 @@ void PlanTotals::AddSegment(v1::ReplaySegment segment, double of_segment, size_t
   *estimate.add_segments() = std::move(segment);
   seconds += of_segment * static_cast<double>(ranks);
   longest = std::max(longest, of_segment);
+}
+
+double PlanTotals::AddFetched(const ReplayedRun& run, const std::vector<int64_t>& checkpoints) {
+  int64_t bytes = 0;
+  std::map<std::string, std::vector<int64_t>> elsewhere;  // by spool
+  for (const int64_t checkpoint : checkpoints) {
+    const v1::RecordedCheckpoint* const found = run.Find(checkpoint);
+    if (found == nullptr || found->stored()) continue;
+    if (found->spool() != spool) {
+      elsewhere[found->spool()].push_back(checkpoint);
+      continue;
+    }
+    auto& all = *estimate.mutable_fetched();
+    const auto known = std::find_if(all.begin(), all.end(),
+                                    [&](const auto& fetched) { return fetched.spool() == spool; });
+    v1::ReplayEstimate::Fetched& fetched = known != all.end() ? *known : *estimate.add_fetched();
+    fetched.set_spool(spool);
+    fetched.set_checkpoints(fetched.checkpoints() + 1);
+    fetched.set_bytes(fetched.bytes() + found->bytes());
+    bytes += found->bytes();
+  }
+  for (auto& [url, steps] : elsewhere) {
+    const size_t all = steps.size();
+    if (all > kCheckpointsInNote) steps.resize(kCheckpointsInNote);
+    estimate.add_notes(absl::StrCat(
+        run.name(), all == 1 ? ": the checkpoint of step " : ": the checkpoints of steps ",
+        absl::StrJoin(steps, ", "),
+        all > steps.size() ? absl::StrCat(" and ", all - steps.size(), " more") : std::string(),
+        all == 1 ? " is in " : " are in ", url,
+        " only, which is not used now: start espalierd with --spool=", url));
+  }
+  return static_cast<double>(bytes) / kFetchBytesPerSecond;
 }
 
 }  // namespace espalier

@@ -9,6 +9,7 @@
 #include "espalier/v1/replay.pb.h"
 #include "server/replay/evaluation_answers.h"
 #include "server/replay/probe_set.h"
+#include "server/replay/replay_planner.h"
 #include "server/replay/replay_program.h"
 
 namespace espalier {
@@ -16,6 +17,7 @@ namespace espalier {
 struct PlanTotals {
   ReplayQuestions asked;
   int most_workers = 1;  // that work at once
+  std::string spool;     // that is used; empty: none
   v1::ReplayEstimate estimate;
   double seconds = 0, loading = 0;  // of all segments, of one worker
   double longest = 0;               // segment, in seconds
@@ -35,6 +37,9 @@ struct PlanTotals {
   void AddFragments(const std::vector<GraphFragment>& asked_fragments,
                     const LackingFragments& lacking_fragments, const std::string& run);
   void AddSegment(v1::ReplaySegment segment, double of_segment, size_t ranks);
+  // Adds what a segment copies back of these checkpoints (steps done); returns the seconds that
+  // this may take.
+  double AddFetched(const ReplayedRun& run, const std::vector<int64_t>& checkpoints);
 };
 
 }  // namespace espalier

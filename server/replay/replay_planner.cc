@@ -7,7 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "server/recordings/spool.h"
 #include "server/replay/plan_totals.h"
+#include "server/replay/run_values.h"
 
 namespace espalier {
 namespace {
@@ -100,11 +102,16 @@ std::vector<int64_t> ReplayedRun::checkpoints() const {
   return steps;
 }
 
-std::string ReplayedRun::FolderOf(int64_t checkpoint) const {
+const v1::RecordedCheckpoint* ReplayedRun::Find(int64_t checkpoint) const {
   for (const v1::RecordedCheckpoint& found : recording.checkpoints()) {
-    if (found.steps_done() == checkpoint) return found.directory();
+    if (found.steps_done() == checkpoint) return &found;
   }
-  return "";
+  return nullptr;
+}
+
+std::string ReplayedRun::FolderOf(int64_t checkpoint) const {
+  const v1::RecordedCheckpoint* const found = Find(checkpoint);
+  return found == nullptr ? "" : found->directory();
 }
 
 absl::StatusOr<std::vector<std::string>> ReplayPlanner::Find(const std::string& run,
@@ -276,10 +283,10 @@ absl::Status ReplayPlanner::AddTraining(const v1::ReplaySpec& spec, ReplayedRun*
     segment.set_first_step(cut.logged.first);
     segment.set_end_step(cut.logged.end);
     estimate.set_steps(estimate.steps() + cut.steps());
-    totals->loading += request.load_seconds;
-    totals->AddSegment(
-        std::move(segment),
-        request.load_seconds + static_cast<double>(cut.steps()) * request.step_seconds, ranks);
+    const double loading = request.load_seconds + totals->AddFetched(*run, {cut.checkpoint});
+    totals->loading += loading;
+    totals->AddSegment(std::move(segment),
+                       loading + static_cast<double>(cut.steps()) * request.step_seconds, ranks);
   }
   estimate.set_logged_steps(estimate.logged_steps() + run->logged.count());
   return absl::OkStatus();
@@ -294,6 +301,7 @@ absl::StatusOr<PlannedReplay> ReplayPlanner::Plan(const v1::ReplaySpec& spec,
   PlanTotals totals;
   totals.asked = *std::move(asked);
   totals.most_workers = MostWorkers(spec);
+  if (tools_.spool != nullptr) totals.spool = tools_.spool->url();
   for (const std::string& job_id : job_ids) {
     absl::StatusOr<ReplayedRun> run = LoadRun(spec, job_id);
     absl::Status status = run.status();
@@ -318,7 +326,9 @@ absl::StatusOr<PlannedReplay> ReplayPlanner::Plan(const v1::ReplaySpec& spec,
   for (const ProbeExpression& probe : totals.asked.probes) names.insert(ToString(probe));
   for (const GraphFragment& fragment : totals.asked.fragments) names.insert(fragment.name);
   for (const auto& [name, why] : totals.lacking) {
-    if (names.contains(name) && !totals.known.contains(name)) return why;
+    if (!names.contains(name) || totals.known.contains(name)) continue;
+    return absl::Status(why.code(),
+                        absl::StrCat(why.message(), WhereNamesAre(planned.runs[0].name())));
   }
   estimate.set_loading_seconds(totals.loading / totals.most_workers);
   estimate.set_seconds(std::max(totals.longest, totals.seconds / totals.most_workers));

@@ -56,7 +56,9 @@ struct ReplayedRun {
   // Those of at_checkpoints within [first_step, end_step), ascending, with 0 if `segment` can read
   // the initial values.
   std::vector<int64_t> CheckpointsOf(const v1::ReplaySegment& segment, int64_t every) const;
-  // Folder within the job's folder of the checkpoint store; empty: there is no such checkpoint.
+  // The recording's checkpoint after so many steps; null: there is none.
+  const v1::RecordedCheckpoint* Find(int64_t checkpoint) const;
+  // Its folder within the job's folder of the checkpoint store; empty: there is none.
   std::string FolderOf(int64_t checkpoint) const;
 };
 
@@ -90,6 +92,10 @@ class ReplayPlanner {
   // Errors as of the Replay service's Estimate.
   absl::StatusOr<PlannedReplay> Plan(const v1::ReplaySpec& spec,
                                      const std::vector<std::string>& job_ids) const;
+
+  // What can be asked of a run's last steps. Errors as of Recordings.ListValues.
+  absl::Status ListValues(const v1::ListRunValuesRequest& request, const Caller& caller,
+                          v1::ListRunValuesReply* reply) const;
 
   // What a replay asks. Errors as of ParseQuestions.
   absl::StatusOr<ReplayQuestions> Parse(const v1::ReplaySpec& spec) const {

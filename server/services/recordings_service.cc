@@ -2,6 +2,7 @@
 
 #include "espalier/v1/recording.grpc.pb.h"
 #include "server/recordings/run_queries.h"
+#include "server/replay/replay_planner.h"
 #include "server/services/call_interceptor.h"
 #include "server/services/services.h"
 
@@ -12,8 +13,8 @@ using grpc::ServerContext;
 
 class RecordingsService : public v1::Recordings::Service {
  public:
-  RecordingsService(CallInterceptor* interceptor, RunQueries* runs)
-      : interceptor_(*interceptor), runs_(*runs) {}
+  RecordingsService(CallInterceptor* interceptor, RunQueries* runs, const ReplayPlanner* planner)
+      : interceptor_(*interceptor), runs_(*runs), planner_(*planner) {}
 
   grpc::Status List(ServerContext* context, const v1::ListRunsRequest* request,
                     v1::ListRunsReply* reply) override {
@@ -27,6 +28,12 @@ class RecordingsService : public v1::Recordings::Service {
       return runs_.Get(*request, caller, reply);
     });
   }
+  grpc::Status ListValues(ServerContext* context, const v1::ListRunValuesRequest* request,
+                          v1::ListRunValuesReply* reply) override {
+    return interceptor_.Handle(
+        context, "Recordings/ListValues", request,
+        [&](const Caller& caller) { return planner_.ListValues(*request, caller, reply); });
+  }
   grpc::Status Diff(ServerContext* context, const v1::DiffRunsRequest* request,
                     v1::DiffRunsReply* reply) override {
     return interceptor_.Handle(context, "Recordings/Diff", request, [&](const Caller& caller) {
@@ -37,13 +44,14 @@ class RecordingsService : public v1::Recordings::Service {
  private:
   CallInterceptor& interceptor_;
   RunQueries& runs_;
+  const ReplayPlanner& planner_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeRecordingsService(CallInterceptor* interceptor,
-                                                     RunQueries* runs) {
-  return std::make_unique<RecordingsService>(interceptor, runs);
+std::unique_ptr<grpc::Service> MakeRecordingsService(CallInterceptor* interceptor, RunQueries* runs,
+                                                     const ReplayPlanner* planner) {
+  return std::make_unique<RecordingsService>(interceptor, runs, planner);
 }
 
 }  // namespace espalier

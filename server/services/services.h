@@ -26,14 +26,15 @@ class OpRegistry;
 class PlannerRequestHandler;
 class Rendezvous;
 class ReplayManager;
+class ReplayPlanner;
 class RunQueries;
 class WorkerRegistry;
 struct QuantizeTools;
 
 // All arguments must outlive the service.
 std::unique_ptr<grpc::Service> MakeTrainingService(CallInterceptor* interceptor, JobRunner* jobs);
-std::unique_ptr<grpc::Service> MakeRecordingsService(CallInterceptor* interceptor,
-                                                     RunQueries* runs);
+std::unique_ptr<grpc::Service> MakeRecordingsService(CallInterceptor* interceptor, RunQueries* runs,
+                                                     const ReplayPlanner* planner);
 std::unique_ptr<grpc::Service> MakeReplayService(CallInterceptor* interceptor,
                                                  ReplayManager* replays,
                                                  const HistoryQuery* history);

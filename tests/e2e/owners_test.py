@@ -193,6 +193,7 @@ class OwnersTest(unittest.TestCase):
             "Training/PushExamples": (none, iter([training_pb2.PushExamplesRequest(**job)])),
             "Recordings/List": (Code.OK, recording_pb2.ListRunsRequest()),
             "Recordings/Get": (none, recording_pb2.GetRunRequest(run=self.job)),
+            "Recordings/ListValues": (none, recording_pb2.ListRunValuesRequest(run=self.job)),
             "Recordings/Diff": (none, recording_pb2.DiffRunsRequest(a=self.job, b=self.job)),
             "Replay/Estimate": (none, replay_pb2.EstimateReplayRequest(spec=replay_pb2.ReplaySpec(run=self.job))),
             "Replay/Start": (none, replay_pb2.StartReplayRequest(spec=replay_pb2.ReplaySpec(run=self.job))),

@@ -29,6 +29,18 @@ class SpoolTest(unittest.TestCase):
             cluster.wait_until_spooled(run, range(10, STEPS + 1, 10))
         cluster.wait(lambda: checkpoints(cluster, "lm")["stored"] == [STEPS - 10, STEPS], 20, "the limit is kept")
         self.assertEqual(checkpoints(cluster, "all")["stored"], list(range(10, STEPS + 1, 10)))
+        # Lists count both, and estimates say what will be copied back.
+        counts = [cluster.run("runs", "lm")["runs"][0], cluster.run("runs", "get", "lm")]
+        for run in counts:
+            self.assertEqual((run["all_checkpoints"], run["job"]["recorded_checkpoints"], run["copied_checkpoints"]), (6, 2, 6))
+            self.assertAlmostEqual(run["copied_bytes"] / run["job"]["recorded_bytes"], 3, delta=0.1)
+        whole = counts[0]["copied_bytes"] // 6
+        for flags, fetched in ((["--steps=25:38", "--workers=1"], 1), (["--at=checkpoints", "--log=norm(param(*))", "--steps=0:51"], 4),
+                               (["--steps=52:55"], 0)):
+            estimate = cluster.run("replay", "lm", *flags, "--estimate")
+            self.assertEqual(estimate["fetched"],
+                             [{"spool": self.spool, "checkpoints": fetched, "bytes": fetched * whole}] if fetched else [])
+        self.assertIn("copies 1 checkpoint, ", cluster.cli("replay", "lm", "--steps=25:38", "--workers=1", "--estimate").stdout)
         # State, without workers; steps, from a copy on, to the bit; both like the run that has all its checkpoints.
         for flags in (["--at=checkpoints", "--log=norm(param(model.norm.weight))"],
                       ["--steps=25:38", "--log=norm(grad(model.norm.weight))"]):

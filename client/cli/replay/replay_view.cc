@@ -64,6 +64,11 @@ std::string RenderEstimate(const v1::ReplayEstimate& estimate, const Terminal& t
                     FormatBytes(static_cast<double>(estimate.bytes())));
   }
   absl::StrAppend(&text, "\n");
+  for (const v1::ReplayEstimate::Fetched& fetched : estimate.fetched()) {
+    absl::StrAppend(&text, "copies ", Counted(fetched.checkpoints(), "checkpoint"), ", ",
+                    FormatBytes(static_cast<double>(fetched.bytes())), ", back from ",
+                    Printable(fetched.spool()), "\n");
+  }
   return text;
 }
 

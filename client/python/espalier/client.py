@@ -27,7 +27,7 @@ from espalier.prediction import PredictionMethods
 from espalier.replay import AsyncReplay, Replay, ReplayMethods
 from espalier.replays import ReplayCalls
 from espalier.rpc import AsyncConnection, Connection, Settings, idempotency_key, make_settings, method
-from espalier.runs import RunDiff, RunInfo, run_diff
+from espalier.runs import RunDiff, RunInfo, RunValue, run_diff
 from espalier.serving import serve_request
 from espalier.steps import Asynchronous, Blocking, Send, Step, Steps, Unary, Work, drive, operation
 from espalier.transfer import PathLike, Progress
@@ -172,6 +172,19 @@ class ClientMethods(GenerationMethods, HistoryMethods, PredictionMethods, Replay
         """A run with its attempts and checkpoints: "NAME@V", "NAME" (the newest version), or a job's id."""
         reply = yield Unary(method("Recordings", "Get"), recording_pb2.GetRunRequest(run=run))
         return self._run_info(reply.run)
+
+    @operation
+    def run_values(self, run: str, pattern: str = "") -> Steps[Listing[RunValue]]:
+        """What a replay can log of a run: a list that prints a table. `log` of each is its name as probes write it.
+
+        pattern: of names, in which "*" stands for any characters; of one kind only as probes are written: "param(*)",
+        "grad(*)", "state(*, adam_m)". Empty: all. NotFound if nothing matches.
+        """
+        request = recording_pb2.ListRunValuesRequest(run=run, pattern=pattern)
+        reply = yield Unary(method("Recordings", "ListValues"), request, self._settings.plan_timeout)
+        for note in reply.notes:
+            warn(note)
+        return Listing(RunValue, map(RunValue, reply.values))
 
     @operation
     def diff_runs(self, a: str, b: str) -> Steps[RunDiff]:

@@ -26,6 +26,7 @@ class ReplayEstimate:
     steps: that are trained again, of which logged_steps are logged; checkpoints: that are read instead. seconds: with
     the workers that are idle now, of which loading_seconds for checkpoints. rows, bytes: of the answers. segments: that
     may run at once. lacking: probes of names that a run does not have, by run; reasons: why, of each of these.
+    fetched: by spool, how many checkpoints of how many bytes are copied back from there.
     """
 
     steps: int
@@ -39,9 +40,14 @@ class ReplayEstimate:
     lacking: dict[str, tuple[str, ...]] = field(default_factory=dict)
     reasons: dict[str, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    fetched: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         lacks = [f"; {run} has no {', '.join(names)}" for run, names in self.lacking.items()]
+        lacks += [
+            f"; copies {counted(count, 'checkpoint')}, {size(taken)}, back from {spool}"
+            for spool, (count, taken) in self.fetched.items()
+        ]
         what = counted(self.checkpoints, "checkpoint") if self.checkpoints else counted(self.steps, "step")
         return (
             f"<ReplayEstimate: {what} in {counted(self.segments, 'segment')}, about "
@@ -62,6 +68,7 @@ def _estimate_of(found: replay_pb2.ReplayEstimate) -> ReplayEstimate:
         lacking={lacking.run: tuple(lacking.log) for lacking in found.lacking},
         reasons={lacking.run: tuple(lacking.reasons) for lacking in found.lacking},
         notes=tuple(found.notes),
+        fetched={fetched.spool: (fetched.checkpoints, fetched.bytes) for fetched in found.fetched},
     )
 
 

@@ -474,6 +474,12 @@ def test_runs_of_an_experiment(daemon):
     assert runs[2].job.id == last
     first = daemon.run("experiment@1")
     assert [checkpoint.steps_done for checkpoint in first.checkpoints] == [5, 10, 15, 20]
+    assert first.all_checkpoints == runs[0].all_checkpoints == 4
+    assert (first.optimizer, first.schedule, first.batch_size, first.seed) == ("sgd", "constant", 32, 3)
+    assert (first.epochs, first.total_steps, first.learning_rate) == (0, 20, runs[0].learning_rate)
+    assert first.seconds > 0 and first.started is not None and len(first.dataset_sha256) == 64
+    assert f"dataset: {first.dataset}, optimizer: sgd, learning rate: {first.learning_rate:g}, constant" in repr(first)
+    assert list(runs.dataframe()["batch_size"]) == [32, 32, 32]
     (attempt,) = first.attempts
     assert {rank.program_version for rank in attempt.ranks} == {espalier.__version__}
     assert all("(oneDNN)" in rank.instruction_set and rank.threads >= 1 for rank in attempt.ranks)
@@ -484,12 +490,25 @@ def test_runs_of_an_experiment(daemon):
     assert daemon.diff_runs("experiment@2", "experiment@3").first_different_step is None
     with pytest.raises(errors.NotFound, match="experiment"):
         daemon.run("experimnt")
+    values = daemon.run_values("experiment@1")
+    parameters = daemon.run_values("experiment", "param(*)")
+    assert {value.kind for value in values} >= {"parameter", "value", "batch input"}
+    assert [value.name for value in parameters] == [value.name for value in values if value.kind == "parameter"]
+    assert all(value.update and value.gradient and value.dtype == "f32" for value in parameters)
+    assert {value.shape for value in values if value.kind == "batch input"} >= {(32, 6)}
+    logs = [f"norm({value.log})" for value in values]
+    assert daemon.estimate_replay("experiment@1", log=logs, steps=(3, 4)).rows == len(logs)
+    head, row, *_ = str(parameters).splitlines()
+    assert head.split() == ["name", "kind", "type", "also"] and row.endswith("grad, update")
+    with pytest.raises(errors.NotFound, match="nothing matches"):
+        daemon.run_values("experiment", "param(none)")
 
     async def ask():
         async with AsyncClient(daemon.address) as client:
-            return await client.runs("experiment"), await client.diff_runs("experiment@1", "experiment@2")
+            listed = await client.run_values("experiment@1")
+            return await client.runs("experiment"), await client.diff_runs("experiment@1", "experiment@2"), listed
 
-    assert asyncio.run(ask()) == (runs, diff)
+    assert asyncio.run(ask()) == (runs, diff, values)
 
 
 def test_owners_do_not_see_each_others_jobs(tmp_path):

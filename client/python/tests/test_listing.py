@@ -12,8 +12,9 @@ from espalier.counts import seconds_of, unix_ms_of
 from espalier.errors import InvalidArgument
 from espalier.listing import ArtifactInfo, JobInfo, Listing, ServedInfo, page_requests, states_of
 from espalier.record_options import record_options
+from espalier.replays import _estimate_of as estimate_of
 from espalier.runs import RunInfo, run_diff
-from espalier.v1 import inference_pb2, models_pb2, recording_pb2, training_pb2
+from espalier.v1 import inference_pb2, models_pb2, recording_pb2, replay_pb2, training_pb2
 
 
 def test_a_listing_is_a_table():
@@ -47,13 +48,15 @@ def test_runs_are_a_table():
     record = recording_pb2.Recording(experiment="lm", version=3)
     record.job.MergeFrom(training_pb2.Job(id="job-7", state=training_pb2.SUCCEEDED, steps_done=60, total_steps=60))
     record.job.recorded_checkpoints, record.job.recorded_bytes = 4, 6 << 20
+    record.all_checkpoints, record.copied_checkpoints, record.copied_bytes = 7, 5, 8 << 20
     record.losses.MergeFrom(recording_pb2.LossSummary(first=4, last=1.5, best=1.25, best_step=40))
     off = recording_pb2.Recording(experiment="lm", version=4)
     off.job.spec.record.mode = training_pb2.RecordOptions.OFF
     runs = Listing(RunInfo, [RunInfo(record, None), RunInfo(off, None)])
     head, first, second = str(runs).splitlines()
     assert head.split()[:4] == ["run", "job", "state", "steps"]
-    assert first.split() == ["lm@3", "job-7", "succeeded", "60/60", "4", "1.5", "1.25", "4", "6", "MiB"]
+    wanted = ["lm@3", "job-7", "succeeded", "60/60", "4", "1.5", "1.25", "7", "6", "MiB", "5,", "8", "MiB"]
+    assert first.split() == wanted
     assert second.split()[:2] == ["lm@4", "job_state_unspecified"]
     assert second.split()[-1] == "off"
     assert (runs[0].best_step, runs[1].best_loss, runs[1].recorded) == (40, None, False)
@@ -74,6 +77,14 @@ def test_runs_are_a_table():
     assert str(diff).splitlines()[1].split() == ["spec.seed", "0", "7"]
     assert str(diff).splitlines()[-1] == "their losses differ from step 0 on, of 60 that both have"
     assert (diff.first_different_step, diff.common_steps, diff[0].field) == (0, 60, "spec.seed")
+
+
+def test_an_estimate_says_what_is_copied_back_from_a_spool():
+    found = replay_pb2.ReplayEstimate(steps=10)
+    assert "back from" not in repr(estimate_of(found))
+    found.fetched.add(spool="s3://bucket/runs", checkpoints=2, bytes=3 << 20)
+    assert estimate_of(found).fetched == {"s3://bucket/runs": (2, 3 << 20)}
+    assert repr(estimate_of(found)).endswith("; copies 2 checkpoints, 3 MiB, back from s3://bucket/runs>")
 
 
 def test_a_recording_is_asked_for_by_mode_or_by_fields():

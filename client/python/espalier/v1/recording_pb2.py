@@ -11,45 +11,54 @@ from google.protobuf import symbol_database as _symbol_database
 _sym_db = _symbol_database.Default()
 
 
+from espalier.v1 import graph_pb2 as espalier_dot_v1_dot_graph__pb2
 from espalier.v1 import plan_pb2 as espalier_dot_v1_dot_plan__pb2
 from espalier.v1 import training_pb2 as espalier_dot_v1_dot_training__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x65spalier/v1/recording.proto\x12\x0b\x65spalier.v1\x1a\x16\x65spalier/v1/plan.proto\x1a\x1a\x65spalier/v1/training.proto\"\x94\x02\n\x0fRecordedAttempt\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x05\x12\x12\n\nfirst_step\x18\x02 \x01(\x03\x12\x1f\n\x04plan\x18\x03 \x01(\x0b\x32\x11.espalier.v1.Plan\x12\x30\n\x05ranks\x18\x04 \x03(\x0b\x32!.espalier.v1.RecordedAttempt.Rank\x12\x17\n\x0fprogram_version\x18\x05 \x01(\t\x12\x0f\n\x07unix_ms\x18\x06 \x01(\x03\x1a_\n\x04Rank\x12\x14\n\x0c\x64\x65vice_model\x18\x01 \x01(\t\x12\x17\n\x0finstruction_set\x18\x02 \x01(\t\x12\x0f\n\x07threads\x18\x03 \x01(\x05\x12\x17\n\x0fprogram_version\x18\x04 \x01(\t\"z\n\x12RecordedCheckpoint\x12\x12\n\nsteps_done\x18\x01 \x01(\x03\x12\x11\n\tdirectory\x18\x02 \x01(\t\x12\r\n\x05\x62ytes\x18\x03 \x01(\x03\x12\x0e\n\x06stored\x18\x04 \x01(\x08\x12\x0f\n\x07spooled\x18\x05 \x01(\x08\x12\r\n\x05spool\x18\x06 \x01(\t\"l\n\x0eSpoolDeletions\x12\x32\n\x07\x65ntries\x18\x01 \x03(\x0b\x32!.espalier.v1.SpoolDeletions.Entry\x1a&\n\x05\x45ntry\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\r\n\x05spool\x18\x02 \x01(\t\"K\n\x0bLossSummary\x12\r\n\x05\x66irst\x18\x01 \x01(\x01\x12\x0c\n\x04last\x18\x02 \x01(\x01\x12\x0c\n\x04\x62\x65st\x18\x03 \x01(\x01\x12\x11\n\tbest_step\x18\x04 \x01(\x03\"\xa8\x02\n\tRecording\x12\x12\n\nexperiment\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x1d\n\x03job\x18\x03 \x01(\x0b\x32\x10.espalier.v1.Job\x12\x14\n\x0cgraph_sha256\x18\x04 \x01(\t\x12\x16\n\x0e\x64\x61taset_sha256\x18\x05 \x01(\t\x12\x19\n\x11validation_sha256\x18\x06 \x01(\t\x12.\n\x08\x61ttempts\x18\x07 \x03(\x0b\x32\x1c.espalier.v1.RecordedAttempt\x12\x34\n\x0b\x63heckpoints\x18\x08 \x03(\x0b\x32\x1f.espalier.v1.RecordedCheckpoint\x12(\n\x06losses\x18\t \x01(\x0b\x32\x18.espalier.v1.LossSummary\"E\n\x0fListRunsRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"N\n\rListRunsReply\x12$\n\x04runs\x18\x01 \x03(\x0b\x32\x16.espalier.v1.Recording\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x1c\n\rGetRunRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\"2\n\x0bGetRunReply\x12#\n\x03run\x18\x01 \x01(\x0b\x32\x16.espalier.v1.Recording\"\'\n\x0f\x44iffRunsRequest\x12\t\n\x01\x61\x18\x01 \x01(\t\x12\t\n\x01\x62\x18\x02 \x01(\t\"4\n\rRunDifference\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\t\n\x01\x61\x18\x02 \x01(\t\x12\t\n\x01\x62\x18\x03 \x01(\t\"t\n\rDiffRunsReply\x12/\n\x0b\x64ifferences\x18\x01 \x03(\x0b\x32\x1a.espalier.v1.RunDifference\x12\x1c\n\x14\x66irst_different_step\x18\x02 \x01(\x03\x12\x14\n\x0c\x63ommon_steps\x18\x03 \x01(\x03\x32\xcd\x01\n\nRecordings\x12@\n\x04List\x12\x1c.espalier.v1.ListRunsRequest\x1a\x1a.espalier.v1.ListRunsReply\x12;\n\x03Get\x12\x1a.espalier.v1.GetRunRequest\x1a\x18.espalier.v1.GetRunReply\x12@\n\x04\x44iff\x12\x1c.espalier.v1.DiffRunsRequest\x1a\x1a.espalier.v1.DiffRunsReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x65spalier/v1/recording.proto\x12\x0b\x65spalier.v1\x1a\x17\x65spalier/v1/graph.proto\x1a\x16\x65spalier/v1/plan.proto\x1a\x1a\x65spalier/v1/training.proto\"\x94\x02\n\x0fRecordedAttempt\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\x05\x12\x12\n\nfirst_step\x18\x02 \x01(\x03\x12\x1f\n\x04plan\x18\x03 \x01(\x0b\x32\x11.espalier.v1.Plan\x12\x30\n\x05ranks\x18\x04 \x03(\x0b\x32!.espalier.v1.RecordedAttempt.Rank\x12\x17\n\x0fprogram_version\x18\x05 \x01(\t\x12\x0f\n\x07unix_ms\x18\x06 \x01(\x03\x1a_\n\x04Rank\x12\x14\n\x0c\x64\x65vice_model\x18\x01 \x01(\t\x12\x17\n\x0finstruction_set\x18\x02 \x01(\t\x12\x0f\n\x07threads\x18\x03 \x01(\x05\x12\x17\n\x0fprogram_version\x18\x04 \x01(\t\"z\n\x12RecordedCheckpoint\x12\x12\n\nsteps_done\x18\x01 \x01(\x03\x12\x11\n\tdirectory\x18\x02 \x01(\t\x12\r\n\x05\x62ytes\x18\x03 \x01(\x03\x12\x0e\n\x06stored\x18\x04 \x01(\x08\x12\x0f\n\x07spooled\x18\x05 \x01(\x08\x12\r\n\x05spool\x18\x06 \x01(\t\"l\n\x0eSpoolDeletions\x12\x32\n\x07\x65ntries\x18\x01 \x03(\x0b\x32!.espalier.v1.SpoolDeletions.Entry\x1a&\n\x05\x45ntry\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\r\n\x05spool\x18\x02 \x01(\t\"K\n\x0bLossSummary\x12\r\n\x05\x66irst\x18\x01 \x01(\x01\x12\x0c\n\x04last\x18\x02 \x01(\x01\x12\x0c\n\x04\x62\x65st\x18\x03 \x01(\x01\x12\x11\n\tbest_step\x18\x04 \x01(\x03\"\xf3\x02\n\tRecording\x12\x12\n\nexperiment\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x1d\n\x03job\x18\x03 \x01(\x0b\x32\x10.espalier.v1.Job\x12\x14\n\x0cgraph_sha256\x18\x04 \x01(\t\x12\x16\n\x0e\x64\x61taset_sha256\x18\x05 \x01(\t\x12\x19\n\x11validation_sha256\x18\x06 \x01(\t\x12.\n\x08\x61ttempts\x18\x07 \x03(\x0b\x32\x1c.espalier.v1.RecordedAttempt\x12\x34\n\x0b\x63heckpoints\x18\x08 \x03(\x0b\x32\x1f.espalier.v1.RecordedCheckpoint\x12(\n\x06losses\x18\t \x01(\x0b\x32\x18.espalier.v1.LossSummary\x12\x17\n\x0f\x61ll_checkpoints\x18\n \x01(\x03\x12\x1a\n\x12\x63opied_checkpoints\x18\x0b \x01(\x03\x12\x14\n\x0c\x63opied_bytes\x18\x0c \x01(\x03\"\xc8\x02\n\x08RunValue\x12(\n\x04kind\x18\x01 \x01(\x0e\x32\x1a.espalier.v1.RunValue.Kind\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04slot\x18\x03 \x01(\t\x12\x0b\n\x03log\x18\x04 \x01(\t\x12%\n\x04type\x18\x05 \x01(\x0b\x32\x17.espalier.v1.TensorType\x12\x10\n\x08gradient\x18\x06 \x01(\x08\x12\x0e\n\x06update\x18\x07 \x01(\x08\x12\x12\n\nrecomputed\x18\x08 \x01(\x08\x12\x1b\n\x13gradient_recomputed\x18\t \x01(\x08\x12\x11\n\toutput_of\x18\n \x01(\t\"\\\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\r\n\tPARAMETER\x10\x01\x12\t\n\x05VALUE\x10\x02\x12\x0f\n\x0b\x42\x41TCH_INPUT\x10\x03\x12\x13\n\x0fOPTIMIZER_STATE\x10\x04\"E\n\x0fListRunsRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"N\n\rListRunsReply\x12$\n\x04runs\x18\x01 \x03(\x0b\x32\x16.espalier.v1.Recording\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x1c\n\rGetRunRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\"2\n\x0bGetRunReply\x12#\n\x03run\x18\x01 \x01(\x0b\x32\x16.espalier.v1.Recording\"4\n\x14ListRunValuesRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0f\n\x07pattern\x18\x02 \x01(\t\"W\n\x12ListRunValuesReply\x12\x0b\n\x03run\x18\x01 \x01(\t\x12%\n\x06values\x18\x02 \x03(\x0b\x32\x15.espalier.v1.RunValue\x12\r\n\x05notes\x18\x03 \x03(\t\"\'\n\x0f\x44iffRunsRequest\x12\t\n\x01\x61\x18\x01 \x01(\t\x12\t\n\x01\x62\x18\x02 \x01(\t\"4\n\rRunDifference\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\t\n\x01\x61\x18\x02 \x01(\t\x12\t\n\x01\x62\x18\x03 \x01(\t\"t\n\rDiffRunsReply\x12/\n\x0b\x64ifferences\x18\x01 \x03(\x0b\x32\x1a.espalier.v1.RunDifference\x12\x1c\n\x14\x66irst_different_step\x18\x02 \x01(\x03\x12\x14\n\x0c\x63ommon_steps\x18\x03 \x01(\x03\x32\x9f\x02\n\nRecordings\x12@\n\x04List\x12\x1c.espalier.v1.ListRunsRequest\x1a\x1a.espalier.v1.ListRunsReply\x12;\n\x03Get\x12\x1a.espalier.v1.GetRunRequest\x1a\x18.espalier.v1.GetRunReply\x12P\n\nListValues\x12!.espalier.v1.ListRunValuesRequest\x1a\x1f.espalier.v1.ListRunValuesReply\x12@\n\x04\x44iff\x12\x1c.espalier.v1.DiffRunsRequest\x1a\x1a.espalier.v1.DiffRunsReplyb\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'espalier.v1.recording_pb2', globals())
 if _descriptor._USE_C_DESCRIPTORS == False:
 
   DESCRIPTOR._options = None
-  _RECORDEDATTEMPT._serialized_start=97
-  _RECORDEDATTEMPT._serialized_end=373
-  _RECORDEDATTEMPT_RANK._serialized_start=278
-  _RECORDEDATTEMPT_RANK._serialized_end=373
-  _RECORDEDCHECKPOINT._serialized_start=375
-  _RECORDEDCHECKPOINT._serialized_end=497
-  _SPOOLDELETIONS._serialized_start=499
-  _SPOOLDELETIONS._serialized_end=607
-  _SPOOLDELETIONS_ENTRY._serialized_start=569
-  _SPOOLDELETIONS_ENTRY._serialized_end=607
-  _LOSSSUMMARY._serialized_start=609
-  _LOSSSUMMARY._serialized_end=684
-  _RECORDING._serialized_start=687
-  _RECORDING._serialized_end=983
-  _LISTRUNSREQUEST._serialized_start=985
-  _LISTRUNSREQUEST._serialized_end=1054
-  _LISTRUNSREPLY._serialized_start=1056
-  _LISTRUNSREPLY._serialized_end=1134
-  _GETRUNREQUEST._serialized_start=1136
-  _GETRUNREQUEST._serialized_end=1164
-  _GETRUNREPLY._serialized_start=1166
-  _GETRUNREPLY._serialized_end=1216
-  _DIFFRUNSREQUEST._serialized_start=1218
-  _DIFFRUNSREQUEST._serialized_end=1257
-  _RUNDIFFERENCE._serialized_start=1259
-  _RUNDIFFERENCE._serialized_end=1311
-  _DIFFRUNSREPLY._serialized_start=1313
-  _DIFFRUNSREPLY._serialized_end=1429
-  _RECORDINGS._serialized_start=1432
-  _RECORDINGS._serialized_end=1637
+  _RECORDEDATTEMPT._serialized_start=122
+  _RECORDEDATTEMPT._serialized_end=398
+  _RECORDEDATTEMPT_RANK._serialized_start=303
+  _RECORDEDATTEMPT_RANK._serialized_end=398
+  _RECORDEDCHECKPOINT._serialized_start=400
+  _RECORDEDCHECKPOINT._serialized_end=522
+  _SPOOLDELETIONS._serialized_start=524
+  _SPOOLDELETIONS._serialized_end=632
+  _SPOOLDELETIONS_ENTRY._serialized_start=594
+  _SPOOLDELETIONS_ENTRY._serialized_end=632
+  _LOSSSUMMARY._serialized_start=634
+  _LOSSSUMMARY._serialized_end=709
+  _RECORDING._serialized_start=712
+  _RECORDING._serialized_end=1083
+  _RUNVALUE._serialized_start=1086
+  _RUNVALUE._serialized_end=1414
+  _RUNVALUE_KIND._serialized_start=1322
+  _RUNVALUE_KIND._serialized_end=1414
+  _LISTRUNSREQUEST._serialized_start=1416
+  _LISTRUNSREQUEST._serialized_end=1485
+  _LISTRUNSREPLY._serialized_start=1487
+  _LISTRUNSREPLY._serialized_end=1565
+  _GETRUNREQUEST._serialized_start=1567
+  _GETRUNREQUEST._serialized_end=1595
+  _GETRUNREPLY._serialized_start=1597
+  _GETRUNREPLY._serialized_end=1647
+  _LISTRUNVALUESREQUEST._serialized_start=1649
+  _LISTRUNVALUESREQUEST._serialized_end=1701
+  _LISTRUNVALUESREPLY._serialized_start=1703
+  _LISTRUNVALUESREPLY._serialized_end=1790
+  _DIFFRUNSREQUEST._serialized_start=1792
+  _DIFFRUNSREQUEST._serialized_end=1831
+  _RUNDIFFERENCE._serialized_start=1833
+  _RUNDIFFERENCE._serialized_end=1885
+  _DIFFRUNSREPLY._serialized_start=1887
+  _DIFFRUNSREPLY._serialized_end=2003
+  _RECORDINGS._serialized_start=2006
+  _RECORDINGS._serialized_end=2293
 # @@protoc_insertion_point(module_scope)

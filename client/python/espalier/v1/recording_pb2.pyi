@@ -1,6 +1,8 @@
+from espalier.v1 import graph_pb2 as _graph_pb2
 from espalier.v1 import plan_pb2 as _plan_pb2
 from espalier.v1 import training_pb2 as _training_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
@@ -36,6 +38,24 @@ class GetRunRequest(_message.Message):
     RUN_FIELD_NUMBER: _ClassVar[int]
     run: str
     def __init__(self, run: _Optional[str] = ...) -> None: ...
+
+class ListRunValuesReply(_message.Message):
+    __slots__ = ["notes", "run", "values"]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    run: str
+    values: _containers.RepeatedCompositeFieldContainer[RunValue]
+    def __init__(self, run: _Optional[str] = ..., values: _Optional[_Iterable[_Union[RunValue, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListRunValuesRequest(_message.Message):
+    __slots__ = ["pattern", "run"]
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    pattern: str
+    run: str
+    def __init__(self, run: _Optional[str] = ..., pattern: _Optional[str] = ...) -> None: ...
 
 class ListRunsReply(_message.Message):
     __slots__ = ["next_page_token", "runs"]
@@ -111,9 +131,12 @@ class RecordedCheckpoint(_message.Message):
     def __init__(self, steps_done: _Optional[int] = ..., directory: _Optional[str] = ..., bytes: _Optional[int] = ..., stored: bool = ..., spooled: bool = ..., spool: _Optional[str] = ...) -> None: ...
 
 class Recording(_message.Message):
-    __slots__ = ["attempts", "checkpoints", "dataset_sha256", "experiment", "graph_sha256", "job", "losses", "validation_sha256", "version"]
+    __slots__ = ["all_checkpoints", "attempts", "checkpoints", "copied_bytes", "copied_checkpoints", "dataset_sha256", "experiment", "graph_sha256", "job", "losses", "validation_sha256", "version"]
+    ALL_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    COPIED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COPIED_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     DATASET_SHA256_FIELD_NUMBER: _ClassVar[int]
     EXPERIMENT_FIELD_NUMBER: _ClassVar[int]
     GRAPH_SHA256_FIELD_NUMBER: _ClassVar[int]
@@ -121,8 +144,11 @@ class Recording(_message.Message):
     LOSSES_FIELD_NUMBER: _ClassVar[int]
     VALIDATION_SHA256_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    all_checkpoints: int
     attempts: _containers.RepeatedCompositeFieldContainer[RecordedAttempt]
     checkpoints: _containers.RepeatedCompositeFieldContainer[RecordedCheckpoint]
+    copied_bytes: int
+    copied_checkpoints: int
     dataset_sha256: str
     experiment: str
     graph_sha256: str
@@ -130,7 +156,7 @@ class Recording(_message.Message):
     losses: LossSummary
     validation_sha256: str
     version: int
-    def __init__(self, experiment: _Optional[str] = ..., version: _Optional[int] = ..., job: _Optional[_Union[_training_pb2.Job, _Mapping]] = ..., graph_sha256: _Optional[str] = ..., dataset_sha256: _Optional[str] = ..., validation_sha256: _Optional[str] = ..., attempts: _Optional[_Iterable[_Union[RecordedAttempt, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[_Union[RecordedCheckpoint, _Mapping]]] = ..., losses: _Optional[_Union[LossSummary, _Mapping]] = ...) -> None: ...
+    def __init__(self, experiment: _Optional[str] = ..., version: _Optional[int] = ..., job: _Optional[_Union[_training_pb2.Job, _Mapping]] = ..., graph_sha256: _Optional[str] = ..., dataset_sha256: _Optional[str] = ..., validation_sha256: _Optional[str] = ..., attempts: _Optional[_Iterable[_Union[RecordedAttempt, _Mapping]]] = ..., checkpoints: _Optional[_Iterable[_Union[RecordedCheckpoint, _Mapping]]] = ..., losses: _Optional[_Union[LossSummary, _Mapping]] = ..., all_checkpoints: _Optional[int] = ..., copied_checkpoints: _Optional[int] = ..., copied_bytes: _Optional[int] = ...) -> None: ...
 
 class RunDifference(_message.Message):
     __slots__ = ["a", "b", "field"]
@@ -141,6 +167,37 @@ class RunDifference(_message.Message):
     b: str
     field: str
     def __init__(self, field: _Optional[str] = ..., a: _Optional[str] = ..., b: _Optional[str] = ...) -> None: ...
+
+class RunValue(_message.Message):
+    __slots__ = ["gradient", "gradient_recomputed", "kind", "log", "name", "output_of", "recomputed", "slot", "type", "update"]
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = []
+    BATCH_INPUT: RunValue.Kind
+    GRADIENT_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_RECOMPUTED_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    KIND_UNSPECIFIED: RunValue.Kind
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZER_STATE: RunValue.Kind
+    OUTPUT_OF_FIELD_NUMBER: _ClassVar[int]
+    PARAMETER: RunValue.Kind
+    RECOMPUTED_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_FIELD_NUMBER: _ClassVar[int]
+    VALUE: RunValue.Kind
+    gradient: bool
+    gradient_recomputed: bool
+    kind: RunValue.Kind
+    log: str
+    name: str
+    output_of: str
+    recomputed: bool
+    slot: str
+    type: _graph_pb2.TensorType
+    update: bool
+    def __init__(self, kind: _Optional[_Union[RunValue.Kind, str]] = ..., name: _Optional[str] = ..., slot: _Optional[str] = ..., log: _Optional[str] = ..., type: _Optional[_Union[_graph_pb2.TensorType, _Mapping]] = ..., gradient: bool = ..., update: bool = ..., recomputed: bool = ..., gradient_recomputed: bool = ..., output_of: _Optional[str] = ...) -> None: ...
 
 class SpoolDeletions(_message.Message):
     __slots__ = ["entries"]

@@ -133,7 +133,16 @@ class ReplayDifference(_message.Message):
     def __init__(self, step: _Optional[int] = ..., recorded: _Optional[float] = ..., replayed: _Optional[float] = ..., node: _Optional[str] = ..., cause: _Optional[str] = ..., job_id: _Optional[str] = ..., node_step: _Optional[int] = ...) -> None: ...
 
 class ReplayEstimate(_message.Message):
-    __slots__ = ["bytes", "lacking", "loading_seconds", "logged_steps", "notes", "rows", "seconds", "segments", "steps"]
+    __slots__ = ["bytes", "fetched", "lacking", "loading_seconds", "logged_steps", "notes", "rows", "seconds", "segments", "steps"]
+    class Fetched(_message.Message):
+        __slots__ = ["bytes", "checkpoints", "spool"]
+        BYTES_FIELD_NUMBER: _ClassVar[int]
+        CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+        SPOOL_FIELD_NUMBER: _ClassVar[int]
+        bytes: int
+        checkpoints: int
+        spool: str
+        def __init__(self, spool: _Optional[str] = ..., checkpoints: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
     class Lacking(_message.Message):
         __slots__ = ["log", "reasons", "run"]
         LOG_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +153,7 @@ class ReplayEstimate(_message.Message):
         run: str
         def __init__(self, run: _Optional[str] = ..., log: _Optional[_Iterable[str]] = ..., reasons: _Optional[_Iterable[str]] = ...) -> None: ...
     BYTES_FIELD_NUMBER: _ClassVar[int]
+    FETCHED_FIELD_NUMBER: _ClassVar[int]
     LACKING_FIELD_NUMBER: _ClassVar[int]
     LOADING_SECONDS_FIELD_NUMBER: _ClassVar[int]
     LOGGED_STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -153,6 +163,7 @@ class ReplayEstimate(_message.Message):
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     bytes: int
+    fetched: _containers.RepeatedCompositeFieldContainer[ReplayEstimate.Fetched]
     lacking: _containers.RepeatedCompositeFieldContainer[ReplayEstimate.Lacking]
     loading_seconds: float
     logged_steps: int
@@ -161,7 +172,7 @@ class ReplayEstimate(_message.Message):
     seconds: float
     segments: _containers.RepeatedCompositeFieldContainer[ReplaySegment]
     steps: int
-    def __init__(self, steps: _Optional[int] = ..., logged_steps: _Optional[int] = ..., seconds: _Optional[float] = ..., loading_seconds: _Optional[float] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[ReplaySegment, _Mapping]]] = ..., lacking: _Optional[_Iterable[_Union[ReplayEstimate.Lacking, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, steps: _Optional[int] = ..., logged_steps: _Optional[int] = ..., seconds: _Optional[float] = ..., loading_seconds: _Optional[float] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[ReplaySegment, _Mapping]]] = ..., lacking: _Optional[_Iterable[_Union[ReplayEstimate.Lacking, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., fetched: _Optional[_Iterable[_Union[ReplayEstimate.Fetched, _Mapping]]] = ...) -> None: ...
 
 class ReplayEvent(_message.Message):
     __slots__ = ["replay", "row"]
