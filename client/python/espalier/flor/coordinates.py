@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ class Scope:
     index: int | None
     key: str
     at: list[Any]
+    text: str  # of `at`, as JSON
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
@@ -26,7 +28,7 @@ class Place:
     """The open scopes, outermost first."""
 
     def __init__(self) -> None:
-        self._scopes = [Scope("", None, "", [])]
+        self._scopes = [Scope("", None, "", [], "[]")]
 
     @property
     def depth(self) -> int:
@@ -42,6 +44,11 @@ class Place:
     def at(self) -> list[Any]:
         """The place for the journal: ["epoch", 3] for a loop, "training_loop" for a block."""
         return self._scopes[-1].at
+
+    @property
+    def text(self) -> str:
+        """`at` as JSON."""
+        return self._scopes[-1].text
 
     def innermost(self) -> Scope:
         """The innermost open scope."""
@@ -64,12 +71,16 @@ class Place:
         here = self._scopes[-1]
         plain = isinstance(value, (bool, int, float, str)) and value != index
         entry = [label, index, value] if plain else [label, index]
-        self._scopes.append(Scope(label, index, f"{here.key}/{quote(label, safe='#')}={index}", [*here.at, entry]))
+        at = [*here.at, entry]
+        key = f"{here.key}/{quote(label, safe='#')}={index}"
+        self._scopes.append(Scope(label, index, key, at, json.dumps(at, separators=(",", ":"))))
 
     def enter_block(self, label: str) -> None:
         """Opens a block."""
         here = self._scopes[-1]
-        self._scopes.append(Scope(label, None, f"{here.key}/{quote(label, safe='#')}", [*here.at, label]))
+        at = [*here.at, label]
+        key = f"{here.key}/{quote(label, safe='#')}"
+        self._scopes.append(Scope(label, None, key, at, json.dumps(at, separators=(",", ":"))))
 
     def close_to(self, depth: int) -> list[Scope]:
         """Closes scopes until `depth` are open; returns the blocks among them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import sys
@@ -21,9 +22,11 @@ from espalier.flor.command_line import Flags
 from espalier.flor.messages import say
 from espalier.flor.runtime import Working
 from espalier.flor.spooler import Spooler
-from espalier.flor.trees import State
+from espalier.flor.trees import Node, State
 
 _LINES = 1000  # that the journal keeps in memory at most
+
+_quoted = functools.lru_cache(maxsize=1000)(store.one_line)  # names of logged values
 
 
 @dataclass
@@ -65,7 +68,7 @@ class Recorder(Working):
         self._journal = store.Journal(version.journal)
         self._costs: dict[str, Costs] = {}
         self._writer = writer.Writer(version.folder / "checkpoints", lambda: list(self._costs.values()))
-        self._journalling = 0.0  # seconds that logging has taken
+        self._bookkeeping = 0.0  # seconds that the program has waited for logging and all else that is no checkpoint
         self._forced = False  # a block of this iteration has a checkpoint, so that the later ones get one
         self._said_full = self._closed = False
         self._iteration_began = 0.0
@@ -95,9 +98,12 @@ class Recorder(Working):
     # The journal.
 
     def _add(self, line: dict[str, Any]) -> None:
+        self._add_line(store.one_line(line))
+
+    def _add_line(self, line: str) -> None:
         if self._closed:  # a generator that is closed as the interpreter ends
             return
-        self._journal.add(line)
+        self._journal.add_text(line)
         if self._journal.pending >= _LINES:
             self._flush_journal()
 
@@ -121,8 +127,9 @@ class Recorder(Working):
             self._said_text.add(name)
             say(f"log {name!r}: a {type(value).__name__} is stored as its text; log numbers, texts, arrays, lists")
         number = self.place.ordinal("log", name)
-        self._add({"log": name, "at": self.place.at, "n": number, "value": encoded})
-        self._journalling += time.monotonic() - began
+        text = store.one_line(encoded)
+        self._add_line(f'{{"log":{_quoted(name)},"at":{self.place.text},"n":{number},"value":{text}}}')
+        self._bookkeeping += time.monotonic() - began
 
     def arg(self, name: str, default: Any, required: bool) -> Any:
         """An argument of the program, recorded."""
@@ -142,7 +149,7 @@ class Recorder(Working):
         depth = self.place.depth
         self._iteration_began = time.monotonic()
         if not self._costs:  # not what the program did before
-            self._loop_began, self._journalling = self._iteration_began, 0.0
+            self._loop_began, self._bookkeeping = self._iteration_began, 0.0
         try:
             for index, value in enumerate(iterable):
                 self.place.enter_iteration(label, index, value)
@@ -167,14 +174,14 @@ class Recorder(Working):
         began = time.monotonic()
         self._flush_journal()
         self._iteration_began = time.monotonic()
-        self._journalling += self._iteration_began - began
+        self._bookkeeping += self._iteration_began - began
 
     def _block_loop(self, name: str, iterable: Iterable[Any], probed: bool | None, frame: FrameType) -> Iterator[Any]:
         self._enter(name, sources.body_hash(frame, loop=True))
         try:
             yield from self._plain_loop(name, iterable)
         finally:
-            self._end(list(self.objects.values()), list(self.objects), frame)
+            self._end(list(self.objects.values()), list(self.objects), frame, time.monotonic())
 
     # Blocks.
 
@@ -186,42 +193,48 @@ class Recorder(Working):
 
     def step_into(self, name: str, probed: bool | None, frame: FrameType) -> bool:
         """A block begins."""
+        began = time.monotonic()
         self._enter(name, sources.body_hash(frame))
+        self._bookkeeping += time.monotonic() - began
         return True
 
     def end(self, values: tuple[Any, ...], frame: FrameType) -> list[Any]:
         """A block ends: its checkpoint, if it is worth it."""
+        ended = time.monotonic()
         names = checkpoints.names_of(values, frame)
         checkpoints.check_assigned(values, names, frame)
-        self._end(list(values), names, frame)
+        self._end(list(values), names, frame, ended)
         return list(values)
 
-    def _end(self, objects: list[Any], names: list[str], frame: FrameType) -> None:
-        ended = time.monotonic()
+    def _end(self, objects: list[Any], names: list[str], frame: FrameType, ended: float) -> None:
         block: Block = self.ended()
         self.leave_block(block)
-        self._checkpoint(block, objects, names, frame, ended)
+        counted = self._checkpoint(block, objects, names, frame, ended)
+        self._bookkeeping += time.monotonic() - ended - counted
 
     def leave_block(self, block: Block) -> None:
         """Closes the scope of a block that has ended."""
         self.place.close_to(len(block.at))
 
-    def _checkpoint(self, block: Block, objects: list[Any], names: list[str], frame: FrameType, ended: float) -> None:
+    def _checkpoint(self, block: Block, objects: list[Any], names: list[str], frame: FrameType, ended: float) -> float:
+        """Saves the block if it is worth it; returns the seconds that its costs count."""
         costs = self._costs.setdefault(block.label, Costs())
         costs.executed(ended - block.began)
         top_level = not self.blocks
-        made = None
+        made, counted = None, 0.0
         if not costs.measured:  # the first time: only trying tells the cost, and whether the objects can be saved
-            made = self._timed_capture(block, objects, names, frame, costs)
+            made, counted = self._timed_capture(block, objects, names, frame, costs)
         kept = self._wanted(costs, top_level)
         if kept:
             if made is None:
-                made = self._timed_capture(block, objects, names, frame, costs)
+                made, counted = self._timed_capture(block, objects, names, frame, costs)
             path = self.version.checkpoint(block.label, block.place)
             began = time.monotonic()
             self._writer.submit(writer.Order(path, made[0], made[1], costs))
-            costs.add(time.monotonic() - began)
+            waited = time.monotonic() - began
+            costs.add(waited)
             costs.checkpoints += 1
+            counted += waited
             if top_level:
                 self._forced = True
         if top_level:
@@ -235,12 +248,16 @@ class Recorder(Working):
         if costs.executions == 1:
             line["body"] = block.body
         self._add(line)
+        return counted
 
-    def _timed_capture(self, block: Block, objects: list[Any], names: list[str], frame: FrameType, costs: Costs) -> Any:
+    def _timed_capture(
+        self, block: Block, objects: list[Any], names: list[str], frame: FrameType, costs: Costs
+    ) -> tuple[tuple[Node, State], float]:
         began = time.monotonic()
         made = checkpoints.capture(block.label, objects, names, frame)
-        costs.took(time.monotonic() - began)
-        return made
+        took = time.monotonic() - began
+        costs.took(took)
+        return made, took
 
     def _wanted(self, costs: Costs, top_level: bool) -> bool:
         if self.flags.EVERY:
@@ -248,7 +265,7 @@ class Recorder(Working):
         if costs.executions % costs.stride:
             return False
         aligned = top_level and self._forced and self.main is not None
-        left = budget(self.flags.EPSILON, self._journalling, time.monotonic() - self._loop_began)
+        left = budget(self.flags.EPSILON, self._bookkeeping, time.monotonic() - self._loop_began)
         return aligned or costs.worthwhile(left, top_level)
 
     # The end.

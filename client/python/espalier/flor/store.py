@@ -29,7 +29,7 @@ from espalier.flor.trees import Array, Node, State
 from espalier.safetensors_io import load_file, save_file
 
 FORMAT = 1
-_one_line = json.JSONEncoder(separators=(",", ":")).encode
+one_line = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def home() -> Path:
@@ -126,7 +126,11 @@ class Journal:
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Adds a line, which flush writes."""
-        self._lines.append(_one_line(line))
+        self.add_text(one_line(line))
+
+    def add_text(self, line: str) -> None:
+        """Adds a line that is JSON already."""
+        self._lines.append(line)
 
     @property
     def pending(self) -> int:
@@ -296,6 +300,7 @@ __all__ = [
     "find_version",
     "home",
     "new_version",
+    "one_line",
     "put_in_place",
     "read_checkpoint",
     "read_lines",
