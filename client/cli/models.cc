@@ -164,6 +164,9 @@ absl::Status CheckVerb(const Context& context, const std::string& verb) {
     if (!flags.Has(flag) || verb == "list") continue;
     return UsageError(absl::StrCat("--", flag, " goes with list, not with ", verb));
   }
+  if (flags.Has("force") && verb != "delete") {
+    return UsageError(absl::StrCat("--force goes with delete, not with ", verb));
+  }
   if (flags.Has("replace") && verb != "upload" && !quantizes) {
     return UsageError(absl::StrCat("--replace goes with upload and quantize, not with ", verb));
   }
@@ -195,7 +198,9 @@ absl::Status RunModels(Context& context) {
     if (!artifact.ok()) return artifact.status();
     return ShowModel(context, *artifact, "downloaded to " + folder);
   }
-  if (absl::Status s = (*client)->DeleteArtifact(args[1]); !s.ok()) return s;
+  if (absl::Status s = (*client)->DeleteArtifact(args[1], context.flags().Has("force")); !s.ok()) {
+    return s;
+  }
   if (context.json()) {
     nlohmann::ordered_json json;
     json["deleted"] = args[1];
@@ -228,6 +233,8 @@ Command ModelsCommand() {
       {"replace", FlagType::kSwitch, "",
        "upload, quantize: replace an artifact of that "
        "name"},
+      {"force", FlagType::kSwitch, "",
+       "delete: even if recorded runs need it, which cannot be replayed then"},
       {"weights", FlagType::kText, "FORMAT", "quantize: int8 or int4"},
       {"out", FlagType::kText, "NAME", "quantize: name of the new artifact"}};
   c.examples = {{"list all", "espalier models --limit=0"},

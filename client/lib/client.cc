@@ -362,9 +362,10 @@ absl::StatusOr<std::vector<v1::Artifact>> Client::ListArtifacts() {
   return std::vector<v1::Artifact>(reply->artifacts().begin(), reply->artifacts().end());
 }
 
-absl::Status Client::DeleteArtifact(const std::string& name) {
+absl::Status Client::DeleteArtifact(const std::string& name, bool force) {
   v1::DeleteArtifactRequest request;
   request.set_name(name);
+  request.set_force(force);
   request.set_idempotency_key(NewIdempotencyKey());
   return Call<v1::DeleteArtifactReply>(*impl_, impl_->models.get(), &v1::Models::Stub::Delete,
                                        request, impl_->options.call_timeout)

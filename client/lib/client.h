@@ -192,7 +192,8 @@ class Client {
   // Makes an artifact with quantized matrices from another one. Progress in bytes of weights.
   absl::StatusOr<v1::Artifact> Quantize(const v1::QuantizeRequest& request,
                                         const TransferProgress& progress = nullptr);
-  absl::Status DeleteArtifact(const std::string& name);
+  // `force`: even if recorded runs need it to be replayed.
+  absl::Status DeleteArtifact(const std::string& name, bool force = false);
 
   // Cluster.
   absl::StatusOr<v1::ClusterStatusReply> Status();

@@ -312,6 +312,7 @@ class FakeModels : public v1::Models::Service {
       return Status(grpc::StatusCode::NOT_FOUND, absl::StrCat("no artifact ", request->name()));
     }
     s_.deleted.push_back(request->name());
+    if (request->force()) s_.forced.push_back(request->name());
     return Status::OK;
   }
   Status Quantize(ServerContext*, const v1::QuantizeRequest* request,

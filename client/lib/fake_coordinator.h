@@ -71,6 +71,7 @@ struct FakeState {
   std::vector<v1::VerifyLosslessRequest> verifies;
   std::vector<v1::QuantizeRequest> quantizes;
   std::vector<std::string> deleted;  // artifacts
+  std::vector<std::string> forced;   // of these, with `force`
   std::vector<std::string> authorizations;
   int uploads = 0;
   int broken_off = 0;  // Generate and Watch calls ended by their callers

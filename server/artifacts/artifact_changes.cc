@@ -14,6 +14,8 @@ namespace {
 
 // The number of an artifact's last version.
 constexpr char kVersionBlob[] = "artifact-version/";
+// Runs that an error names.
+constexpr size_t kRunsNamed = 5;
 
 }  // namespace
 
@@ -53,12 +55,39 @@ std::vector<ArtifactUse> ArtifactStore::Uses() const {
 absl::Status ArtifactStore::CheckUnused(const std::string& row,
                                         const std::vector<ArtifactUse>& uses) const {
   for (const ArtifactUse& use : uses) {
+    if (use.replays) continue;
     absl::StatusOr<ArtifactReference> reference = ParseArtifactReference(use.artifact);
     if (!reference.ok() || RowOf(*reference) != row) continue;
     return absl::FailedPreconditionError(
         absl::StrCat("artifact '", use.artifact, "' is needed by ", use.user, "; ", use.remedy));
   }
   return absl::OkStatus();
+}
+
+absl::Status ArtifactStore::CheckNotReplayed(const std::string& name, const std::string& row,
+                                             const std::vector<ArtifactUse>& uses,
+                                             const ArtifactDeletion& how) const {
+  std::vector<std::string> named;
+  size_t runs = 0;
+  for (const ArtifactUse& use : uses) {
+    if (!use.replays) continue;
+    const absl::StatusOr<ArtifactReference> reference = ParseArtifactReference(use.artifact);
+    if (!reference.ok() || RowOf(*reference) != row) continue;
+    ++runs;
+    const bool seen = how.may_see == nullptr || how.may_see(use.owner);
+    if (seen && named.size() < kRunsNamed) named.push_back(use.user);
+  }
+  if (runs == 0 || how.force) return absl::OkStatus();
+  std::string all = absl::StrJoin(named, ", ");
+  if (const size_t others = runs - named.size(); others > 0) {
+    absl::StrAppend(&all, named.empty() ? "" : " and ", others, named.empty() ? "" : " more",
+                    others == 1 ? " recorded run" : " recorded runs");
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "artifact '", name, "' is needed to replay ", all,
+      "; delete these runs first (espalier jobs delete JOB), or delete it all the same, and they "
+      "cannot be replayed: espalier models delete --force ",
+      name));
 }
 
 absl::StatusOr<v1::Artifact> ArtifactStore::Install(
@@ -157,7 +186,8 @@ absl::StatusOr<v1::Artifact> ArtifactStore::InstallStored(
 }
 
 absl::Status ArtifactStore::Delete(const std::string& name,
-                                   const IdempotencyRecord* idempotency_record) {
+                                   const IdempotencyRecord* idempotency_record,
+                                   const ArtifactDeletion& how) {
   absl::StatusOr<ArtifactReference> reference = ParseArtifactReference(name);
   if (!reference.ok()) return reference.status();
   const std::vector<ArtifactUse> uses = Uses();
@@ -176,7 +206,9 @@ absl::Status ArtifactStore::Delete(const std::string& name,
                                                       "; name the one to delete"));
   }
   const std::string row = RowOf(*reference);
-  if (absl::Status unused = CheckUnused(row, uses); !unused.ok()) return unused;
+  absl::Status unused = CheckUnused(row, uses);
+  if (unused.ok()) unused = CheckNotReplayed(name, row, uses, how);
+  if (!unused.ok()) return unused;
   const auto it = entries_.find(row);
   const std::string folder = NameOf(it->second.folder);
   absl::Status status = objects_ != nullptr ? objects_->Note(folder) : absl::OkStatus();

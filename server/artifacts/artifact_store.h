@@ -65,6 +65,16 @@ struct ArtifactUse {
   std::string artifact;  // reference
   std::string user;      // "job job-3"
   std::string remedy;    // how to end that use
+  // Only replays of a recorded run, "lm@3 (job-3)", read it: who deletes it may insist. A replay
+  // notices by itself that an artifact was replaced.
+  bool replays = false;
+  std::string owner = "";  // of the run
+};
+
+struct ArtifactDeletion {
+  bool force = false;  // even if replays of recorded runs need the artifact
+  // Whose runs an error may name; null: all.
+  std::function<bool(const std::string& owner)> may_see;
 };
 
 // What to do with an artifact of the same name.
@@ -147,7 +157,8 @@ class ArtifactStore {
 
   // Records the reply under the key in the transaction of the deletion. FailedPrecondition if a
   // user needs the artifact, or if it has several versions and none is named.
-  absl::Status Delete(const std::string& name, const IdempotencyRecord* idempotency_record);
+  absl::Status Delete(const std::string& name, const IdempotencyRecord* idempotency_record,
+                      const ArtifactDeletion& how = {});
 
   // Returns Unavailable if the folder of the artifacts is gone.
   absl::Status CheckPresent() const;
@@ -211,6 +222,10 @@ class ArtifactStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<ArtifactUse> Uses() const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckUnused(const std::string& row, const std::vector<ArtifactUse>& uses) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckNotReplayed(const std::string& name, const std::string& row,
+                                const std::vector<ArtifactUse>& uses,
+                                const ArtifactDeletion& how) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes a complete folder the artifact's, durably: stores its files and updates the row.
   absl::StatusOr<v1::Artifact> Install(const std::string& staging, v1::Artifact artifact,

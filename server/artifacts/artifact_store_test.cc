@@ -352,6 +352,41 @@ TEST_F(VersionsTest, WhatIsNeededIsNeitherDeletedNorReplaced) {
   EXPECT_TRUE(artifacts_->Delete("m", nullptr).ok());
 }
 
+TEST_F(VersionsTest, WhatReplaysNeedIsDeletedOnlyByForceAndNamesTheirRuns) {
+  std::vector<ArtifactUse> uses;
+  for (int version = 1; version <= 7; ++version) {
+    ArtifactUse& use = uses.emplace_back();
+    use.artifact = "data";
+    use.user = absl::StrCat("lm@", version, " (job-", version, ")");
+    use.replays = true;
+    use.owner = version == 7 ? "bob" : "alice";
+  }
+  artifacts_->AddUser([&] { return uses; });
+  ASSERT_TRUE(Put("data", {{"f", "x"}}).ok());
+  ASSERT_TRUE(Put("other", {{"f", "x"}}).ok());
+  EXPECT_TRUE(Put("data", {{"f", "y"}}, /*replace=*/true).ok()) << "a replay notices that itself";
+  EXPECT_TRUE(artifacts_->Delete("other", nullptr).ok());
+  const auto refusal = [&](const std::string& owner) {
+    const absl::Status refused = artifacts_->Delete(
+        "data", nullptr, {false, [&](const std::string& of) { return of == owner; }});
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+    return std::string(refused.message());
+  };
+  EXPECT_THAT(
+      refusal("alice"),
+      testing::AllOf(testing::HasSubstr("needed to replay lm@1 (job-1), lm@2 (job-2), "),
+                     testing::HasSubstr("lm@5 (job-5) and 2 more recorded runs; delete"),
+                     testing::HasSubstr("--force data"), testing::Not(testing::HasSubstr("lm@7"))));
+  EXPECT_THAT(refusal("bob"),
+              testing::HasSubstr("to replay lm@7 (job-7) and 6 more recorded runs"));
+  EXPECT_THAT(refusal("carol"), testing::HasSubstr("needed to replay 7 recorded runs; "));
+  uses.push_back({"data", "job-9, which is not over", "wait for it"});
+  const absl::Status refused = artifacts_->Delete("data", nullptr, {true, nullptr});
+  EXPECT_THAT(refused.message(), testing::HasSubstr("job-9")) << "that needs it now";
+  uses.pop_back();
+  EXPECT_TRUE(artifacts_->Delete("data", nullptr, {true, nullptr}).ok());
+}
+
 TEST_F(VersionsTest, BadVersionsAreRefused) {
   for (const char* name : {"m@", "m@0", "m@-1", "m@01", "m@x", "@1", "m@1@2", "m@1 "}) {
     EXPECT_EQ(artifacts_->Find(name).status().code(), absl::StatusCode::kInvalidArgument) << name;

@@ -441,7 +441,9 @@ absl::Status DistillationRun::Report(int k) {
 
 absl::Status DistillationRun::CleanUp() {
   for (int k = 0; k < job_.ssms_size(); ++k) {
-    const absl::Status status = tools_.artifacts->Delete(RoundName(k), nullptr);
+    // The rounds' trainings are recorded, but their samples are too large to stay for replays.
+    const absl::Status status =
+        tools_.artifacts->Delete(RoundName(k), nullptr, {.force = true, .may_see = nullptr});
     if (!status.ok() && !absl::IsNotFound(status)) return status;
   }
   return absl::OkStatus();

@@ -254,7 +254,21 @@ absl::Status JobRunner::CheckStages(const v1::SearchOptions& search) const {
 
 std::vector<ArtifactUse> JobRunner::ArtifactsInUse() const {
   absl::MutexLock lock(&mutex_);
-  return unfinished_.Inputs();
+  std::vector<ArtifactUse> uses = unfinished_.Inputs();
+  for (const auto& [number, job] : by_number_) {
+    const v1::Job& record = job->record.job;
+    const bool replayed = IsRecordedHere(*job) && record.steps_done() > 0 &&
+                          record.spec().dataset().format() != v1::Dataset::STREAM;
+    if (!replayed || job->deleted) continue;
+    for (const std::string& artifact : ArtifactsOf(record.spec())) {
+      ArtifactUse& use = uses.emplace_back();
+      use.artifact = artifact;
+      use.user = absl::StrCat(record.experiment(), "@", record.version(), " (", record.id(), ")");
+      use.owner = record.owner();
+      use.replays = true;
+    }
+  }
+  return uses;
 }
 
 absl::Status JobRunner::DryRun(const v1::DryRunRequest& request, v1::DryRunReply* reply) {

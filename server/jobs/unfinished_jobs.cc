@@ -7,6 +7,17 @@
 
 namespace espalier {
 
+std::set<std::string> ArtifactsOf(const v1::TrainingSpec& spec) {
+  std::set<std::string> artifacts = {spec.onnx_artifact(), spec.init_artifact(),
+                                     spec.tokenizer_artifact()};
+  for (const std::string& uri : {spec.dataset().uri(), spec.validation().dataset().uri()}) {
+    absl::string_view artifact = uri;
+    if (absl::ConsumePrefix(&artifact, "artifact:")) artifacts.emplace(artifact);
+  }
+  artifacts.erase("");
+  return artifacts;
+}
+
 void UnfinishedJobs::Add(int64_t number, const v1::Job& job) {
   if (Has(number)) return;
   const v1::TrainingSpec& spec = job.spec();
@@ -14,12 +25,7 @@ void UnfinishedJobs::Add(int64_t number, const v1::Job& job) {
   entry.id = job.id();
   entry.owner = job.owner();
   entry.output = spec.output_model().empty() ? job.id() : spec.output_model();
-  entry.inputs = {spec.onnx_artifact(), spec.init_artifact(), spec.tokenizer_artifact()};
-  for (const std::string& uri : {spec.dataset().uri(), spec.validation().dataset().uri()}) {
-    absl::string_view artifact = uri;
-    if (absl::ConsumePrefix(&artifact, "artifact:")) entry.inputs.emplace(artifact);
-  }
-  entry.inputs.erase("");
+  entry.inputs = ArtifactsOf(spec);
   for (const std::string& artifact : entry.inputs) readers_[artifact].insert(number);
   writers_[entry.output].insert(number);
   jobs_[number] = std::move(entry);

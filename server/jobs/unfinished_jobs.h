@@ -13,6 +13,9 @@
 
 namespace espalier {
 
+// The artifacts that a job reads whenever it is planned.
+std::set<std::string> ArtifactsOf(const v1::TrainingSpec& spec);
+
 class UnfinishedJobs {
  public:
   // No effect if the job is there.

@@ -93,7 +93,8 @@ void RunningReplay::Locate() {
       }
       segment = segments_[i].get();
       number = static_cast<int>(i);
-      if (!shown.comparison().bits()) return;  // that the bits differ says nothing
+      // That the bits differ says nothing.
+      if (!segment->progress.comparison.bits()) return;
     }
   }
   if (segment == nullptr) return;

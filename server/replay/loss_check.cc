@@ -53,12 +53,27 @@ std::string WhyOtherBits(const v1::RecordedAttempt& recorded, const v1::Recorded
 
 double LossTolerance(bool half_precision) { return half_precision ? 1e-2 : 1e-3; }
 
+v1::ReplayComparison BothOf(const v1::ReplayComparison& earlier,
+                            const v1::ReplayComparison& later) {
+  if (earlier.compared() == 0) return later;
+  if (later.compared() == 0) return earlier;
+  v1::ReplayComparison both = earlier.bits() ? later : earlier;  // with its reason
+  both.set_tolerance(std::max(earlier.tolerance(), later.tolerance()));
+  both.set_compared(earlier.compared() + later.compared());
+  // NaN is larger than any number.
+  const bool larger = !(earlier.largest() <= later.largest());
+  both.set_largest(larger ? earlier.largest() : later.largest());
+  return both;
+}
+
 LossCheck::LossCheck(std::vector<RecordedLoss> losses, std::vector<v1::RecordedAttempt> attempts,
-                     int64_t first_step, v1::RecordedAttempt replayed, double tolerance)
+                     int64_t first_step, v1::RecordedAttempt replayed, double tolerance,
+                     int64_t counted_from)
     : losses_(std::move(losses)),
       attempts_(std::move(attempts)),
       first_step_(first_step),
-      replayed_(std::move(replayed)) {
+      replayed_(std::move(replayed)),
+      counted_from_(counted_from) {
   comparison_.set_bits(true);
   comparison_.set_tolerance(tolerance);
   AdvanceTo(first_step);
@@ -82,7 +97,7 @@ std::optional<v1::ReplayDifference> LossCheck::Check(int64_t step, double loss) 
       std::lower_bound(losses_.begin(), losses_.end(), step,
                        [](const RecordedLoss& recorded, int64_t s) { return recorded.step < s; });
   if (found == losses_.end() || found->step != step) return std::nullopt;
-  comparison_.set_compared(comparison_.compared() + 1);
+  if (step >= counted_from_) comparison_.set_compared(comparison_.compared() + 1);
   if (SameBits(found->loss, loss) || (std::isnan(found->loss) && std::isnan(loss))) {
     return std::nullopt;
   }

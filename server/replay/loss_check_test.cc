@@ -82,6 +82,40 @@ TEST(LossCheck, StepsAfterAnAttemptOnAnotherPlanNeedNotHaveTheBits) {
   EXPECT_TRUE(own.Check(3, std::nextafter(1.5, 2.0)).has_value());
 }
 
+TEST(LossCheck, StepsThatAnEarlierTryComparedAreComparedButNotCounted) {
+  LossCheck check(kLosses, {Computed()}, 0, Computed(), 1e-3, /*counted_from=*/2);
+  for (const RecordedLoss& recorded : kLosses) {
+    EXPECT_EQ(check.Check(recorded.step, recorded.loss), std::nullopt);
+  }
+  EXPECT_EQ(check.comparison().compared(), 2);
+  LossCheck wrong(kLosses, {Computed()}, 0, Computed(), 1e-3, /*counted_from=*/2);
+  EXPECT_TRUE(wrong.Check(1, std::nextafter(3.0, 4.0)).has_value());
+}
+
+TEST(LossCheck, TwoTriesAreToTheBitOnlyIfBothAre) {
+  v1::ReplayComparison exact, within;
+  exact.set_bits(true);
+  exact.set_tolerance(1e-3);
+  exact.set_compared(3);
+  within.set_tolerance(1e-2);
+  within.set_compared(4);
+  within.set_largest(2e-4);
+  within.set_reason("another plan");
+  for (const v1::ReplayComparison& both : {BothOf(exact, within), BothOf(within, exact)}) {
+    EXPECT_FALSE(both.bits());
+    EXPECT_EQ(both.compared(), 7);
+    EXPECT_EQ(both.largest(), 2e-4);
+    EXPECT_EQ(both.tolerance(), 1e-2);
+    EXPECT_EQ(both.reason(), "another plan");
+  }
+  EXPECT_TRUE(BothOf(exact, exact).bits());
+  v1::ReplayComparison none = exact;
+  none.set_compared(0);
+  EXPECT_FALSE(BothOf(none, within).bits());
+  EXPECT_EQ(BothOf(within, none).compared(), 4);
+  EXPECT_TRUE(BothOf(exact, v1::ReplayComparison()).bits()) << "the second has not begun";
+}
+
 TEST(LossCheck, NoNumberEqualsNoNumberOnly) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   v1::RecordedAttempt other = Computed();

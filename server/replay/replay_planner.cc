@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/recordings/spool.h"
+#include "server/replay/check_inputs.h"
 #include "server/replay/plan_totals.h"
 #include "server/replay/run_values.h"
 
@@ -172,6 +173,8 @@ absl::StatusOr<ReplayedRun> ReplayPlanner::LoadRun(const v1::ReplaySpec& spec,
                                                    run.name(), " has trained the steps 0 to ",
                                                    done - 1));
   }
+  const absl::Status inputs = CheckInputs(*tools_.artifacts, run.name(), run.spec);
+  if (!inputs.ok()) return inputs;
   run.logged = {spec.first_step(), spec.end_step() > 0 ? spec.end_step() : end,
                 std::max<int64_t>(1, spec.every())};
   if (spec.segments() > 0 && !spec.at_checkpoints()) {

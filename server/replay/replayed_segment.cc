@@ -48,7 +48,7 @@ absl::Status ReplayedSegment::Run() {
     status = absl::AbortedError(absl::StrCat("the loss of step ", difference_->step(), " differs"));
   }
   // What comes before a difference, or before a worker was lost, is about the recorded run.
-  const absl::Status stored = answers_.Store(checked_);
+  const absl::Status stored = Store();
   Report();
   return status.ok() ? stored : status;
 }
@@ -71,7 +71,8 @@ absl::Status ReplayedSegment::OnLoaded(const std::vector<v1::LoadProgramReply>& 
   check_.emplace(
       *std::move(losses),
       std::vector<v1::RecordedAttempt>(recording.attempts().begin(), recording.attempts().end()),
-      task_.cut.checkpoint, std::move(replayed), LossTolerance(IsHalf(task_.run->spec)));
+      task_.cut.checkpoint, std::move(replayed), LossTolerance(IsHalf(task_.run->spec)),
+      task_.counted_from);
   return absl::OkStatus();
 }
 
@@ -86,7 +87,7 @@ absl::Status ReplayedSegment::OnStep(const v1::StepReport& report) {
   }
   checked_ = report.step();
   if (answers_.IsDue()) {
-    if (absl::Status s = answers_.Store(checked_); !s.ok()) return s;
+    if (absl::Status s = Store(); !s.ok()) return s;
   }
   if (absl::Now() >= report_at_) Report();
   return absl::OkStatus();
@@ -95,6 +96,15 @@ absl::Status ReplayedSegment::OnStep(const v1::StepReport& report) {
 absl::Status ReplayedSegment::OnRows(std::vector<v1::HistoryRow> rows) {
   answers_.Add(std::move(rows));
   return absl::OkStatus();
+}
+
+absl::Status ReplayedSegment::Store() {
+  // In this order: a restart goes on after the last answers, and what was compared up to them is
+  // counted only here.
+  progress_.durable = true;
+  Report();
+  progress_.durable = false;
+  return answers_.Store(checked_);
 }
 
 void ReplayedSegment::Report() {

@@ -26,6 +26,7 @@ struct ReplayedSegmentTask {
   const ReplayedRun* run = nullptr;
   std::shared_ptr<const ReplayProgram> program;
   SegmentCut cut;
+  int64_t counted_from = 0;     // earlier tries have compared the losses of the steps before
   std::vector<Member> members;  // by rank
 };
 
@@ -42,6 +43,8 @@ class ReplayedSegment : public SegmentWork, private SegmentObserver {
   absl::Status OnLoaded(const std::vector<v1::LoadProgramReply>& ranks) override;
   absl::Status OnStep(const v1::StepReport& report) override;
   absl::Status OnRows(std::vector<v1::HistoryRow> rows) override;
+  // Writes down how far it is, and then the answers.
+  absl::Status Store();
   void Report();
 
   const ReplayTools tools_;

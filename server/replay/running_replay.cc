@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "server/jobs/training_dataset.h"
 #include "server/recordings/fetched_checkpoint.h"
+#include "server/replay/loss_check.h"
 
 namespace espalier {
 namespace {
@@ -138,6 +139,8 @@ absl::Status RunningReplay::Prepare() {
       segment.kind = known.kind();
       segment.cut = {known.checkpoint_step(),
                      {known.first_step(), known.end_step(), std::max<int64_t>(1, spec_.every())}};
+      segment.done_before = known.checkpoint_step() + known.steps_done();
+      segment.compared = known.comparison();
       if (known.state() == v1::REPLAY_SUCCEEDED) segment.phase = Phase::kOver;
       if (known.state() == v1::REPLAY_RUNNING) known.set_state(v1::REPLAY_WAITING);
     }
@@ -195,6 +198,12 @@ std::vector<int64_t> RunningReplay::UsableCheckpoints(const ReplayedRun& run) co
   return usable;
 }
 
+void RunningReplay::AddTry(Segment* segment) {
+  segment->done_before =
+      std::max(segment->done_before, segment->cut.checkpoint + segment->progress.steps_done);
+  segment->compared = BothOf(segment->compared, segment->progress.comparison);
+}
+
 absl::Status RunningReplay::FindLeft(size_t number) {
   std::string replay_id;
   Segment* segment = nullptr;
@@ -236,6 +245,17 @@ absl::Status RunningReplay::FindLeft(size_t number) {
                (steps > 0 && !std::binary_search(usable.begin(), usable.end(), steps));
       });
       segment->checkpoints = checkpoints;
+      shown.set_steps_done(shown.checkpoints() - static_cast<int64_t>(checkpoints.size()));
+    } else {
+      // It stays the segment that it was, unless it has to begin earlier, where nothing is done.
+      if (left.checkpoint < shown.checkpoint_step()) {
+        shown.set_checkpoint_step(left.checkpoint);
+        segment->done_before = left.checkpoint;
+        segment->compared.Clear();
+      }
+      const int64_t done = std::max(segment->done_before, left.checkpoint);
+      shown.set_steps_done(std::min(done, shown.end_step()) - shown.checkpoint_step());
+      *shown.mutable_comparison() = segment->compared;
     }
     const bool nothing = trains ? left.logged.count() == 0 : checkpoints.empty();
     if (segment->phase != Phase::kOver && nothing) {
@@ -267,7 +287,7 @@ absl::Status RunningReplay::TakeResult(size_t number) {
     absl::MutexLock lock(&mutex_);
     v1::ReplaySegment& shown = *info_.mutable_segments(static_cast<int>(number));
     shown.clear_workers();
-    segment->compared += segment->progress.comparison.compared();
+    if (segment->kind == v1::ReplaySegment::TRAINING) AddTry(segment);
     progress = segment->progress.stored_rows > 0;
     if (status.ok()) {
       segment->phase = Phase::kOver;

@@ -62,14 +62,18 @@ class RunningReplay {
     std::vector<Member> members;  // of this try
     int failures = 0;             // in a row, without progress
     int64_t rows = 0;             // of earlier tries
-    int64_t compared = 0;         // losses, of earlier tries
-    SegmentProgress progress;     // of this try
+    // TRAINING, by earlier tries: the steps before this one are done, and what was compared.
+    int64_t done_before = 0;
+    v1::ReplayComparison compared;
+    SegmentProgress progress;  // of this try
   };
 
   void Drive();
   absl::Status Prepare();
   // Compares what the runs were trained on with what is there now.
   absl::Status CheckData();
+  // Takes into account how far the try that ended has come.
+  static void AddTry(Segment* segment);
   // Sets what is left of the segment, by what is stored.
   absl::Status FindLeft(size_t number);
   // The checkpoint that a segment reads first.

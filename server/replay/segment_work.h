@@ -26,9 +26,10 @@ struct ReplayTools {
 };
 
 struct SegmentProgress {
-  int64_t steps_done = 0;  // as ReplaySegment.steps_done
+  int64_t steps_done = 0;  // of this try, from its checkpoint on, or checkpoints
   int64_t stored_rows = 0;
-  v1::ReplayComparison comparison;
+  v1::ReplayComparison comparison;  // of steps that no earlier try has compared
+  bool durable = false;             // it is to be written down now: answers of these steps follow
 };
 
 class SegmentWork {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/replay/evaluation_segment.h"
+#include "server/replay/loss_check.h"
 #include "server/replay/replayed_segment.h"
 #include "server/replay/running_replay.h"
 #include "server/replay/state_segment.h"
@@ -90,17 +91,19 @@ std::unique_ptr<SegmentWork> RunningReplay::MakeWork(size_t number,
     absl::MutexLock lock(&mutex_);
     segment->progress = progress;
     v1::ReplaySegment& shown = *info_.mutable_segments(static_cast<int>(number));
-    shown.set_steps_done(progress.steps_done);
     if (segment->kind == v1::ReplaySegment::TRAINING) {
-      *shown.mutable_comparison() = progress.comparison;
-      shown.mutable_comparison()->set_compared(segment->compared + progress.comparison.compared());
+      // Steps that an earlier try has trained are not done twice.
+      const int64_t done =
+          std::max(segment->done_before, segment->cut.checkpoint + progress.steps_done);
+      shown.set_steps_done(done - shown.checkpoint_step());
+      *shown.mutable_comparison() = BothOf(segment->compared, progress.comparison);
     } else {
       // Those that this try found done count, too.
       const auto left = static_cast<int64_t>(segment->checkpoints.size());
       shown.set_steps_done(shown.checkpoints() - left + progress.steps_done);
     }
     SumRows();
-    publish_(info_, /*durable=*/false);
+    publish_(info_, progress.durable);
   };
   if (segment->kind == v1::ReplaySegment::TRAINING) {
     ReplayedSegmentTask task;
@@ -109,6 +112,7 @@ std::unique_ptr<SegmentWork> RunningReplay::MakeWork(size_t number,
     task.run = segment->run;
     task.program = std::move(program);
     task.cut = segment->cut;
+    task.counted_from = segment->done_before;
     task.members = members;
     return std::make_unique<ReplayedSegment>(tools_, std::move(task), std::move(on_progress));
   }
@@ -173,7 +177,9 @@ absl::StatusOr<std::string> RunningReplay::StartSegment(size_t number, size_t mo
   info_.set_state(v1::REPLAY_RUNNING);
   v1::ReplaySegment& shown = *info_.mutable_segments(static_cast<int>(number));
   shown.set_state(v1::REPLAY_RUNNING);
-  shown.set_checkpoint_step(FirstCheckpoint(*segment));
+  if (segment->kind != v1::ReplaySegment::TRAINING) {
+    shown.set_checkpoint_step(FirstCheckpoint(*segment));
+  }
   shown.clear_workers();
   for (const Member& member : members) shown.add_workers(member.lease.worker_id());
   publish_(info_, /*durable=*/true);

@@ -76,11 +76,13 @@ class ModelsService : public v1::Models::Service {
                       v1::DeleteArtifactReply* reply) override {
     return interceptor_.Handle(context, kDelete, request, [&](const Caller& caller) {
       const v1::DeleteArtifactRequest call = WithOwnersKey(*request, caller.owner);
+      const ArtifactDeletion how = {call.force(),
+                                    [&](const std::string& owner) { return caller.MayUse(owner); }};
       return idempotency_.RunOnce(kDelete, call.idempotency_key(), call, reply, [&] {
-        if (call.idempotency_key().empty()) return artifacts_.Delete(call.name(), nullptr);
+        if (call.idempotency_key().empty()) return artifacts_.Delete(call.name(), nullptr, how);
         const IdempotencyRecord idempotency_record =
             MakeIdempotencyRecord(kDelete, call.idempotency_key(), call, *reply);
-        return artifacts_.Delete(call.name(), &idempotency_record);
+        return artifacts_.Delete(call.name(), &idempotency_record, how);
       });
     });
   }

@@ -60,6 +60,12 @@ def compared(replay):
     return sum(segment["comparison"]["compared"] for segment in replay["segments"] if "comparison" in segment)
 
 
+def progress(replay):
+    """Steps that are trained again so far, and in all."""
+    return (sum(segment.get("steps_done", 0) for segment in replay["segments"]),
+            sum(segment["end_step"] - segment["checkpoint_step"] for segment in replay["segments"]))
+
+
 def to_the_bit(replay):
     return all(segment["comparison"]["bits"] for segment in replay["segments"])
 
@@ -221,15 +227,22 @@ class FaultTest(unittest.TestCase):
         cluster.record("long", "--max-devices=1", "--record=every:100", steps=1000)
         started = cluster.run("replay", "long", "--log=norm(grad(model.norm.weight))", "--workers=1", "--detach")
         cluster.wait(lambda: cluster.run("replay", "list")["replays"][0]["rows"] > 0, 60, "answers come")
-        at_work = cluster.run("replay", "list")["replays"][0]["segments"][0]["workers"]
+        before = cluster.run("replay", "list")["replays"][0]
+        at_work = before["segments"][0]["workers"]
         self.assertEqual(len(at_work), 1)
         for worker in cluster.run("status")["workers"]:
             if worker["worker_id"] in at_work:
                 cluster.kill(cluster.workers[int(worker["name"][1:])])
+        cluster.wait(lambda: any("goes on from step" in note for note in cluster.run("replay", "list")["replays"][0]["notes"]),
+                     60, "it goes on")
+        # What was done counts, and once.
+        done, total = progress(cluster.run("replay", "list")["replays"][0])
+        self.assertGreaterEqual(done, progress(before)[0])
+        self.assertEqual(total, 1000)
         lines = cluster.cli("replay", "watch", started["id"], "--json").stdout.splitlines()
         replay = json.loads(lines[-1])["replay"]
         self.assertEqual(replay["state"], "REPLAY_SUCCEEDED", replay)
-        self.assertTrue(any("goes on from step" in note for note in replay["notes"]), replay["notes"])
+        self.assertEqual((progress(replay), compared(replay), to_the_bit(replay)), ((1000, 1000), 1000, True))
         self.assertEqual(sorted(json.loads(line)["step"] for line in lines[:-1]), list(range(1000)))
 
     def test_a_replay_survives_the_coordinator(self):
@@ -240,12 +253,48 @@ class FaultTest(unittest.TestCase):
         before = cluster.query("long", "--source=replay")
         cluster.kill(cluster.daemon)
         cluster.start_daemon()
+        done, total = progress(cluster.run("replay", "list")["replays"][0])
+        self.assertGreaterEqual(done, len(before))
+        self.assertEqual(total, 1000)
         lines = cluster.cli("replay", "watch", started["id"], "--json").stdout.splitlines()
         replay = json.loads(lines[-1])["replay"]
         self.assertEqual(replay["state"], "REPLAY_SUCCEEDED", replay)
+        self.assertEqual((progress(replay), compared(replay), to_the_bit(replay)), ((1000, 1000), 1000, True))
         rows = [json.loads(line) for line in lines[:-1]]
         self.assertEqual(sorted(row["step"] for row in rows), list(range(1000)))
         self.assertEqual(rows[:len(before)], before)
+
+    def test_a_job_that_went_back_counts_its_steps_once(self):
+        cluster = self.enterContext(ReplayCluster(workers=2))
+        steps, every = 1200, 150
+        job = cluster.train(*MODEL, "-d", cluster.text, "--no-upload", "--max-devices=1", f"--steps={steps}",
+                            f"--record=every:{every}", "--name=lm")
+        cluster.wait_for_step(job, every + 20)
+        at_work = next(worker for worker in cluster.run("status")["workers"] if worker["state"].upper() == "BUSY")
+        cluster.kill(cluster.workers[int(at_work["name"][1:])])
+        seen = []  # of both lists
+
+        def over():
+            runs, jobs = cluster.run("runs", "lm")["runs"][0]["job"], cluster.run("jobs", "list")["jobs"][0]
+            seen.extend((record["steps_done"], record["total_steps"]) for record in (runs, jobs))
+            return runs["state"].upper() == "SUCCEEDED"
+
+        cluster.wait(over, 120, "the job is over")
+        self.assertEqual({total for _, total in seen}, {steps})
+        self.assertEqual(max(done for done, _ in seen), steps)
+        run = cluster.run("runs", "get", "lm")
+        first, border = (attempt["first_step"] for attempt in run["attempts"])
+        self.assertEqual((first, border % every), (0, 0))
+        self.assertIn(f"going back to step {border}", "\n".join(cluster.job(job)[2]))
+        self.assertEqual((run["job"]["steps_done"], run["all_checkpoints"], len(run["checkpoints"])),
+                         (steps, steps // every, steps // every))
+        losses = cluster.query("lm", "--log=loss")
+        self.assertEqual([row["step"] for row in losses], list(range(steps)))
+        self.assertEqual(run["losses"]["last"], losses[-1]["value"])
+        self.assertIn(f"step {steps} of {steps}", cluster.cli("runs", "get", "lm").stdout)
+        _, replay = cluster.replay("lm", "--workers=1")
+        self.assertEqual((replay["state"], progress(replay), compared(replay)),
+                         ("REPLAY_SUCCEEDED", (steps, steps), steps), replay)
 
     def test_another_dataset_is_named(self):
         cluster = self.cluster(workers=1)

@@ -122,11 +122,17 @@ class TrainingTest(unittest.TestCase):
     def test_the_dataset_of_a_job_that_is_not_over_is_kept(self):
         self.cluster.run("models", "upload", "needed", f"{DATA}/digits.npz", "--kind=dataset")
         job = self.cluster.train(DIGITS[0], "--dataset=artifact:needed", "--dataset-format=npz", *DIGITS[2:], "--steps=1000000")
+        self.cluster.wait_for_step(job, 5)
         with self.assertRaisesRegex(Failed, f"espalier jobs cancel {job}"):
             self.cluster.run("models", "delete", "needed")
         self.cluster.run("jobs", "cancel", job)
         self.assertEqual(self.cluster.wait_for_job(job)["state"].upper(), "CANCELLED")
-        self.cluster.wait(lambda: self.cluster.run("models", "delete", "needed"), 30, "its workers have let it go")
+        # It is recorded, so it may be replayed.
+        with self.assertRaisesRegex(Failed, f"needed to replay {job}@1 .{job}..*espalier models delete --force needed"):
+            self.cluster.run("models", "delete", "needed")
+        self.cluster.wait(lambda: self.cluster.run("models", "delete", "needed", "--force"), 30, "its workers have let it go")
+        with self.assertRaisesRegex(Failed, f"{job}@1: its dataset, the artifact 'needed', was deleted.*espalier models upload needed"):
+            self.cluster.run("replay", job, "--steps=0:1")
 
     def test_mixed_precision_converges_like_f32(self):
         wide = self.trained("--epochs=2")

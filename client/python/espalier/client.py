@@ -313,9 +313,12 @@ class ClientMethods(GenerationMethods, HistoryMethods, PredictionMethods, Replay
         return (yield from download_weights(name))
 
     @operation
-    def delete(self, name: str) -> Steps[None]:
-        """Deletes an artifact. FailedPrecondition if a job that is not over or a served model needs it."""
-        request = models_pb2.DeleteArtifactRequest(name=name, idempotency_key=idempotency_key())
+    def delete(self, name: str, *, force: bool = False) -> Steps[None]:
+        """Deletes an artifact. FailedPrecondition if a job that is not over or a served model needs it.
+
+        Also if recorded runs need it to be replayed, unless `force`: they cannot be replayed then.
+        """
+        request = models_pb2.DeleteArtifactRequest(name=name, force=force, idempotency_key=idempotency_key())
         yield Unary(method("Models", "Delete"), request)
 
     # Cluster.

@@ -44,12 +44,14 @@ class DeleteArtifactReply(_message.Message):
     def __init__(self) -> None: ...
 
 class DeleteArtifactRequest(_message.Message):
-    __slots__ = ["idempotency_key", "name"]
+    __slots__ = ["force", "idempotency_key", "name"]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    force: bool
     idempotency_key: str
     name: str
-    def __init__(self, name: _Optional[str] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., force: bool = ...) -> None: ...
 
 class DownloadReply(_message.Message):
     __slots__ = ["artifact", "chunk", "file"]
