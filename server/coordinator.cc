@@ -247,6 +247,7 @@ absl::Status Coordinator::Parts::Build() {
   answers = std::make_unique<AnswerStore>(checkpoints);
   replays = std::make_unique<ReplayManager>(
       ReplayTools{&tools, replay_planner.get(), answers.get(), store.get(), clock}, store.get());
+  jobs->SetDeletionListener(replays.get());
   history = std::make_unique<HistoryQuery>(replay_planner.get(), recordings.get(), store.get(),
                                            answers.get());
   SessionManagerOptions sessions_of;

@@ -6,6 +6,7 @@
 
 #include "espalier/v1/replay.grpc.pb.h"
 #include "server/coordinator_fixture.h"
+#include "server/store/job_store.h"
 
 namespace espalier {
 namespace {
@@ -13,9 +14,11 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Property;
 using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
 
 class ReplayTest : public CoordinatorFixture {
  protected:
@@ -69,8 +72,75 @@ class ReplayTest : public CoordinatorFixture {
     ADD_FAILURE() << "there is no " << id;
     return {};
   }
-  std::vector<v1::HistoryRow> Answers(const std::string& id) {
+  // By Replay.Get.
+  grpc::StatusCode Look(const std::string& id, v1::ReplayInfo* replay = nullptr) {
+    grpc::ClientContext context;
+    context.set_wait_for_ready(true);
+    v1::GetReplayRequest request;
+    request.set_replay_id(id);
+    v1::GetReplayReply reply;
+    const grpc::Status status = Stub()->Get(&context, request, &reply);
+    if (replay != nullptr) *replay = reply.replay();
+    return status.error_code();
+  }
+  grpc::Status Delete(const std::string& id) {
+    grpc::ClientContext context;
+    context.set_wait_for_ready(true);
+    v1::DeleteReplayRequest request;
+    request.set_replay_id(id);
+    v1::DeleteReplayReply reply;
+    return Stub()->Delete(&context, request, &reply);
+  }
+  grpc::Status DeleteJob(const std::string& job) {
+    grpc::ClientContext context;
+    v1::DeleteJobRequest request;
+    request.set_job_id(job);
+    v1::DeleteJobReply reply;
+    return training_->Delete(&context, request, &reply);
+  }
+  void Cancel(const std::string& id) {
+    grpc::ClientContext context;
+    v1::CancelReplayRequest request;
+    request.set_replay_id(id);
+    v1::CancelReplayReply reply;
+    EXPECT_TRUE(Stub()->Cancel(&context, request, &reply).ok());
+  }
+  // One that answers something: the loss of each checkpoint's evaluation.
+  static v1::StartReplayRequest Evaluations(const std::string& run = "tiny") {
+    v1::StartReplayRequest request = Request(run);
+    request.mutable_spec()->set_at_checkpoints(true);
+    request.mutable_spec()->set_evaluate_holdout(true);
+    return request;
+  }
+  void Restart() {
+    const std::string address = coordinator_->grpc_address();
+    coordinator_.reset();
+    StartCoordinator(address);
+  }
+  grpc::Status Upload(const std::string& name, const std::string& text) {
+    grpc::ClientContext context;
+    v1::UploadReply uploaded;
+    const auto upload = models_->Upload(&context, &uploaded);
+    std::vector<v1::UploadRequest> parts(3);
+    parts[0].mutable_header()->set_name(name);
+    parts[0].mutable_header()->set_kind(v1::Artifact::DATASET);
+    parts[1].mutable_file()->set_name("text.txt");
+    parts[2].set_chunk(text);
+    for (const v1::UploadRequest& part : parts) upload->Write(part);
+    upload->WritesDone();
+    return upload->Finish();
+  }
+  // Of the answers to a replay.
+  std::vector<std::string> FilesOf(const std::string& id) {
+    std::vector<std::string> files;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(data_dir_)) {
+      if (entry.path().string().find(id) != std::string::npos) files.push_back(entry.path());
+    }
+    return files;
+  }
+  std::vector<v1::HistoryRow> Answers(const std::string& id, const std::string& run = "tiny") {
     v1::QueryHistoryRequest request;
+    request.set_run(run);
     request.set_source(v1::HistoryRow::REPLAY);
     std::vector<v1::HistoryRow> rows = History(request);
     std::erase_if(rows, [&](const v1::HistoryRow& row) { return row.replay_id() != id; });
@@ -78,7 +148,7 @@ class ReplayTest : public CoordinatorFixture {
   }
   std::vector<v1::HistoryRow> History(v1::QueryHistoryRequest request) {
     grpc::ClientContext context;
-    request.set_run("tiny");
+    if (request.run().empty()) request.set_run("tiny");
     const auto reader = Stub()->Query(&context, request);
     std::vector<v1::HistoryRow> rows;
     v1::QueryHistoryReply reply;
@@ -88,6 +158,12 @@ class ReplayTest : public CoordinatorFixture {
     const grpc::Status status = reader->Finish();
     EXPECT_TRUE(status.ok()) << status.error_message();
     return rows;
+  }
+  std::vector<v1::HistoryRow> RecordedRows(const std::string& run) {
+    v1::QueryHistoryRequest request;
+    request.set_run(run);
+    request.set_source(v1::HistoryRow::FORWARD);
+    return History(request);
   }
   v1::ReplayInfo WaitForReplay(const std::string& id) {
     v1::ReplayInfo replay;
@@ -238,19 +314,155 @@ TEST_F(ReplayTest, ReplaysOfDeletedJobsAreForgotten) {
   AddWorker();
   const std::string job = Record();
   const std::string kept = Record("other");
-  const std::string id = Start(Request("tiny")), stays = Start(Request("other"));
-  WaitForReplay(id);
-  WaitForReplay(stays);
-  EXPECT_THAT(List("tiny"), SizeIs(1));
-  grpc::ClientContext context;
-  v1::DeleteJobRequest request;
-  request.set_job_id(job);
-  v1::DeleteJobReply reply;
-  ASSERT_TRUE(training_->Delete(&context, request, &reply).ok());
-  const std::string address = coordinator_->grpc_address();
-  coordinator_.reset();
-  StartCoordinator(address);
-  EXPECT_THAT(List(), ::testing::ElementsAre(Property(&v1::ReplayInfo::id, stays)));
+  const std::string id = Start(Evaluations()), stays = Start(Evaluations("other"));
+  const std::string of_both = Start(Evaluations("*"));
+  for (const std::string& replay : {id, stays, of_both}) {
+    ASSERT_EQ(WaitForReplay(replay).state(), v1::REPLAY_SUCCEEDED) << replay;
+  }
+  EXPECT_THAT(List("tiny"), SizeIs(2));
+  const grpc::Status deleted = DeleteJob(job);
+  ASSERT_TRUE(deleted.ok()) << deleted.error_message();
+  const auto expect = [&] {
+    EXPECT_THAT(List(), UnorderedElementsAre(Property(&v1::ReplayInfo::id, stays),
+                                             Property(&v1::ReplayInfo::id, of_both)));
+    EXPECT_EQ(Look(id), grpc::StatusCode::NOT_FOUND);
+    EXPECT_THAT(Get(of_both).notes(), Contains(HasSubstr("tiny@1 was deleted")));
+    EXPECT_THAT(Get(of_both).runs(), UnorderedElementsAre("tiny@1", "other@1"));
+    EXPECT_THAT(Answers(of_both, "other"), SizeIs(kSteps / 10 + 1));
+    EXPECT_THAT(FilesOf(id), SizeIs(0));
+  };
+  expect();
+  Restart();
+  expect();
+  const grpc::Status last = DeleteJob(kept);
+  ASSERT_TRUE(last.ok()) << last.error_message();
+  EXPECT_THAT(List(), SizeIs(0)) << "the other run of one was deleted before the restart";
+}
+
+TEST_F(ReplayTest, AJobThatIsReplayedIsNotDeleted) {
+  FakeWorker& worker = AddWorker();
+  const std::string job = Record();
+  worker.Stall();
+  const std::string id = Start(Request("tiny"));
+  const grpc::Status refused = DeleteJob(job);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(refused.error_message(), HasSubstr("espalier replay cancel " + id));
+  worker.Unstall();
+  Cancel(id);
+  ASSERT_TRUE(DeleteJob(job).ok());
+  EXPECT_THAT(List(), SizeIs(0));
+}
+
+TEST_F(ReplayTest, AReplaySaysWhichRunsItIsOf) {
+  AddWorker();
+  const std::string first = Record(), second = Record();
+  v1::ReplayInfo replay;
+  ASSERT_EQ(Look(Start(Evaluations()), &replay), grpc::StatusCode::OK);
+  EXPECT_THAT(replay.runs(), ElementsAre("tiny@2"));
+  EXPECT_THAT(replay.job_ids(), ElementsAre(second));
+  ASSERT_EQ(Look(Start(Evaluations("tiny@*")), &replay), grpc::StatusCode::OK);
+  EXPECT_THAT(replay.runs(), ElementsAre("tiny@2", "tiny@1"));
+  EXPECT_THAT(replay.job_ids(), ElementsAre(second, first));
+  EXPECT_EQ(Look("replay-0"), grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(ReplayTest, ADeletedReplayIsGoneWithItsAnswers) {
+  AddWorker();
+  Record();
+  const std::string id = Start(Evaluations()), stays = Start(Evaluations());
+  ASSERT_EQ(WaitForReplay(id).state(), v1::REPLAY_SUCCEEDED);
+  ASSERT_EQ(WaitForReplay(stays).state(), v1::REPLAY_SUCCEEDED);
+  EXPECT_GT(FilesOf(id).size(), 0u);
+  const std::vector<v1::HistoryRow> recorded = RecordedRows("tiny");
+  const grpc::Status status = Delete(id);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  const auto expect = [&] {
+    EXPECT_THAT(List(), ElementsAre(Property(&v1::ReplayInfo::id, stays)));
+    EXPECT_EQ(Look(id), grpc::StatusCode::NOT_FOUND);
+    EXPECT_EQ(Delete(id).error_code(), grpc::StatusCode::NOT_FOUND);
+    EXPECT_THAT(Answers(id), SizeIs(0));
+    EXPECT_THAT(Answers(stays), SizeIs(kSteps / 10 + 1));
+    EXPECT_EQ(RecordedRows("tiny").size(), recorded.size());
+    EXPECT_THAT(FilesOf(id), SizeIs(0)) << "it takes no room";
+  };
+  expect();
+  Restart();
+  expect();
+}
+
+TEST_F(ReplayTest, OneThatRunsIsNotDeleted) {
+  FakeWorker& worker = AddWorker();
+  Record();
+  worker.Stall();
+  const std::string id = Start(Request("tiny"));
+  const grpc::Status refused = Delete(id);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(refused.error_message(),
+              AllOf(HasSubstr("only one that is over"), HasSubstr("espalier replay cancel " + id)));
+  worker.Unstall();
+  Cancel(id);
+  const grpc::Status status = Delete(id);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
+// As kill -9 leaves it: the record is marked, and some of the answers are removed.
+TEST_F(ReplayTest, AnInterruptedDeletionIsCompletedAtTheNextStart) {
+  AddWorker();
+  Record();
+  const std::string id = Start(Evaluations());
+  ASSERT_EQ(WaitForReplay(id).state(), v1::REPLAY_SUCCEEDED);
+  const std::string blob = absl::StrCat("replays/", id, "/replay");
+  v1::StoredReplay stored;
+  ASSERT_TRUE(stored.ParseFromString(*coordinator_->store().GetBlob(blob)));
+  stored.set_deleted(true);
+  ASSERT_EQ(coordinator_->store().PutBlob(blob, stored.SerializeAsString()), absl::OkStatus());
+  for (const std::string& file : FilesOf(id)) {
+    if (file.ends_with(".rows")) std::filesystem::remove(file);
+    break;
+  }
+  Restart();
+  EXPECT_THAT(List(), SizeIs(0));
+  EXPECT_EQ(Look(id), grpc::StatusCode::NOT_FOUND);
+  EXPECT_THAT(Answers(id), SizeIs(0));
+  EXPECT_THAT(FilesOf(id), SizeIs(0));
+  EXPECT_EQ(coordinator_->store().GetBlob(blob).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(ReplayTest, ARunWhoseDataWereDeletedSaysWhatItNeeds) {
+  AddWorker();
+  const auto upload = [&] { return Upload("letters", std::string(4096, 'e')); };
+  ASSERT_TRUE(upload().ok());
+  v1::SubmitRequest request = Recorded();
+  request.mutable_spec()->mutable_dataset()->set_uri("artifact:letters");
+  request.mutable_spec()->mutable_search()->set_max_devices(1);
+  const std::string job = Submit(request);
+  const auto remove = [&](bool force) {
+    grpc::ClientContext context;
+    v1::DeleteArtifactRequest removal;
+    removal.set_name("letters");
+    removal.set_force(force);
+    v1::DeleteArtifactReply reply;
+    return models_->Delete(&context, removal, &reply);
+  };
+  ASSERT_EQ(WaitForEnd(job).job().state(), v1::SUCCEEDED);
+  const grpc::Status refused = remove(/*force=*/false);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(
+      refused.error_message(),
+      AllOf(HasSubstr(absl::StrCat("needed to replay tiny@1 (", job, ")")), HasSubstr("--force")));
+  EXPECT_EQ(WaitForReplay(Start(Request("tiny"))).state(), v1::REPLAY_SUCCEEDED);
+  const grpc::Status forced = remove(/*force=*/true);
+  ASSERT_TRUE(forced.ok()) << forced.error_message();
+  v1::ReplayInfo replay;
+  const grpc::Status lacks = Begin(Request("tiny"), &replay);
+  EXPECT_EQ(lacks.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(lacks.error_message(),
+              AllOf(HasSubstr("tiny@1: its dataset, the artifact 'letters', was deleted"),
+                    HasSubstr("espalier models upload letters")));
+  ASSERT_TRUE(upload().ok());
+  EXPECT_EQ(WaitForReplay(Start(Request("tiny"))).state(), v1::REPLAY_SUCCEEDED);
+  ASSERT_TRUE(DeleteJob(job).ok());
+  EXPECT_TRUE(remove(/*force=*/false).ok()) << "nothing needs it any more";
 }
 
 TEST_F(ReplayTest, AReplayWaitsForWorkersLikeTheRecordedOnesAndSaysSo) {

@@ -188,6 +188,10 @@ absl::Status RunRuns(Context& context) {
   } else if (absl::Status s = CheckArguments(context, 0, 1, "a name"); !s.ok()) {
     return s;
   }
+  const bool lists = verb != "values" && verb != "diff" && verb != "get";
+  if (context.flags().Has("limit") && !lists) {
+    return UsageError(absl::StrCat("--limit goes with a list, not with ", verb));
+  }
   auto client = context.client();
   if (!client.ok()) return client.status();
   if (verb == "diff") return DiffTwoRuns(context, *client, arguments[1], arguments[2]);

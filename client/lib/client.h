@@ -127,6 +127,9 @@ class Client {
                            const std::function<bool(const v1::ReplayEvent&)>& event,
                            Canceller* canceller = nullptr);
   absl::StatusOr<v1::ReplayInfo> CancelReplay(const std::string& replay_id);
+  absl::StatusOr<v1::ReplayInfo> GetReplay(const std::string& replay_id);
+  // One that is over, with its answers.
+  absl::Status DeleteReplay(const std::string& replay_id);
   // The newest first; with an empty run, of all.
   absl::StatusOr<std::vector<v1::ReplayInfo>> ListReplays(const std::string& run);
 

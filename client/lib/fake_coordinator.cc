@@ -158,6 +158,28 @@ class FakeTraining : public v1::Training::Service {
 class FakeReplay : public v1::Replay::Service {
  public:
   FakeReplay(FakeState* state, std::recursive_mutex* mutex) : s_(*state), mutex_(*mutex) {}
+  Status List(ServerContext*, const v1::ListReplaysRequest*, v1::ListReplaysReply* reply) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    *reply->mutable_replays() = {s_.replays.begin(), s_.replays.end()};
+    return Status::OK;
+  }
+  Status Get(ServerContext*, const v1::GetReplayRequest* request,
+             v1::GetReplayReply* reply) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    for (const v1::ReplayInfo& replay : s_.replays) {
+      if (replay.id() == request->replay_id()) *reply->mutable_replay() = replay;
+    }
+    return reply->has_replay() ? Status::OK : NoReplay(request->replay_id());
+  }
+  Status Delete(ServerContext*, const v1::DeleteReplayRequest* request,
+                v1::DeleteReplayReply*) override {
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    const size_t before = s_.replays.size();
+    std::erase_if(s_.replays, [&](const v1::ReplayInfo& replay) {
+      return replay.id() == request->replay_id();
+    });
+    return s_.replays.size() < before ? Status::OK : NoReplay(request->replay_id());
+  }
   Status Query(ServerContext*, const v1::QueryHistoryRequest* request,
                grpc::ServerWriter<v1::QueryHistoryReply>* writer) override {
     const std::lock_guard<std::recursive_mutex> lock(mutex_);
@@ -181,6 +203,10 @@ class FakeReplay : public v1::Replay::Service {
   }
 
  private:
+  static Status NoReplay(const std::string& id) {
+    return Status(grpc::StatusCode::NOT_FOUND, absl::StrCat("there is no replay '", id, "'"));
+  }
+
   FakeState& s_;
   std::recursive_mutex& mutex_;
 };

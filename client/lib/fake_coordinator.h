@@ -64,6 +64,7 @@ struct FakeState {
   std::vector<v1::WatchRequest> watches;
   std::vector<v1::ExplainRequest> explains;
   std::vector<v1::QueryHistoryRequest> queries;
+  std::vector<v1::ReplayInfo> replays;
   std::vector<v1::DiffRequest> diffs;
   std::vector<v1::GenerateRequest> generates;
   std::vector<v1::EmbedRequest> embeds;  // answered with (0.6, 0.8), then (0.6, -0.8)

@@ -78,6 +78,23 @@ absl::StatusOr<v1::ReplayInfo> Client::CancelReplay(const std::string& replay_id
   return std::move(*reply->mutable_replay());
 }
 
+absl::StatusOr<v1::ReplayInfo> Client::GetReplay(const std::string& replay_id) {
+  v1::GetReplayRequest request;
+  request.set_replay_id(replay_id);
+  auto reply = Call<v1::GetReplayReply>(*impl_, impl_->replay.get(), &v1::Replay::Stub::Get,
+                                        request, impl_->options.call_timeout);
+  if (!reply.ok()) return reply.status();
+  return std::move(*reply->mutable_replay());
+}
+
+absl::Status Client::DeleteReplay(const std::string& replay_id) {
+  v1::DeleteReplayRequest request;
+  request.set_replay_id(replay_id);
+  return Call<v1::DeleteReplayReply>(*impl_, impl_->replay.get(), &v1::Replay::Stub::Delete,
+                                     request, impl_->options.call_timeout)
+      .status();
+}
+
 absl::StatusOr<std::vector<v1::ReplayInfo>> Client::ListReplays(const std::string& run) {
   v1::ListReplaysRequest request;
   request.set_run(run);

@@ -73,6 +73,8 @@ std::vector<AccessRule> MakeRules() {
       {"Replay/Start", kTrain, {Read("spec.evaluate.uri", "artifact:")}},
       {"Replay/Watch", kTrain, {{"replay_id", ResourceKind::kReplay, ResourceUse::kRead}}},
       {"Replay/Cancel", kTrain, {{"replay_id", ResourceKind::kReplay, ResourceUse::kChange}}},
+      {"Replay/Get", kTrain, {{"replay_id", ResourceKind::kReplay, ResourceUse::kRead}}},
+      {"Replay/Delete", kTrain, {{"replay_id", ResourceKind::kReplay, ResourceUse::kChange}}},
       {"Replay/List", kTrain, {}},
       {"Replay/Query", kTrain, {}},
 

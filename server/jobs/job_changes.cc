@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -149,6 +150,13 @@ absl::Status JobRunner::Delete(const v1::DeleteJobRequest& request, v1::DeleteJo
   const std::string& key = request.idempotency_key();
   return idempotency_.RunOnce(kMethod, key, request, reply, [&]() -> absl::Status {
     const std::string& id = request.job_id();
+    bool done = false;
+    if (deletion_listener_ != nullptr) {
+      if (absl::Status s = deletion_listener_->BeforeDeletion(id); !s.ok()) return s;
+    }
+    const absl::Cleanup tell = [&] {
+      if (deletion_listener_ != nullptr) deletion_listener_->AfterDeletion(id, done);
+    };
     std::shared_ptr<Job> job;
     int64_t next_number = 0;
     {
@@ -197,6 +205,7 @@ absl::Status JobRunner::Delete(const v1::DeleteJobRequest& request, v1::DeleteJo
       return status;
     }
     Forget(job.get());
+    done = true;
     spdlog::info("job id={} deleted", id);
     return absl::OkStatus();
   });

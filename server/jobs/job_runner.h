@@ -25,6 +25,7 @@
 #include "server/jobs/cut_off_hosts.h"
 #include "server/jobs/example_stream.h"
 #include "server/jobs/fair_share.h"
+#include "server/jobs/job_deletion_listener.h"
 #include "server/jobs/job_index.h"
 #include "server/jobs/job_lifecycle.h"
 #include "server/jobs/job_queue.h"
@@ -81,6 +82,9 @@ class JobRunner : public AttemptObserver {
             Metrics* metrics);
   ~JobRunner();
 
+  // Is asked and told of deletions; must outlive the calls of Delete. Call before Start.
+  void SetDeletionListener(JobDeletionListener* listener) { deletion_listener_ = listener; }
+
   // Loads the jobs of the store. Those that were active are RECOVERING.
   absl::Status Start();
   // Stops the attempts, writes pending records and joins all threads. Jobs continue after the next
@@ -133,7 +137,8 @@ class JobRunner : public AttemptObserver {
   void OnSpooled(const std::string& job_id);
 
   std::map<std::string, int> CountByState(const Caller& caller) const;  // of jobs it may see
-  // Artifacts that jobs which are not over read when they are planned again.
+  // Artifacts that jobs which are not over read when they are planned again, and those that replays
+  // of recorded jobs read.
   std::vector<ArtifactUse> ArtifactsInUse() const;
   // Waiting jobs that all decisions have looked at, for tests of what a decision costs.
   int64_t visited_waiting_jobs() const {
@@ -356,6 +361,7 @@ class JobRunner : public AttemptObserver {
   void Wake();
 
   const JobRunnerOptions options_;
+  JobDeletionListener* deletion_listener_ = nullptr;  // null: nobody listens
   const AttemptTools tools_;
   JobStore* const store_;
   const Clock* const clock_;

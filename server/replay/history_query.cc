@@ -173,6 +173,7 @@ absl::Status HistoryQuery::SendRun(const v1::QueryHistoryRequest& request,
   }
   for (size_t chunk = 0; chunk < answers.chunks(); ++chunk) {
     const absl::StatusOr<const v1::QueryHistoryReply*> rows = answers.Read(chunk);
+    if (absl::IsNotFound(rows.status())) continue;  // its replay was deleted meanwhile
     if (!rows.ok()) return rows.status();
     for (int i = 0; i < (*rows)->rows_size(); ++i) {
       const v1::HistoryRow& row = (*rows)->rows(i);
@@ -189,6 +190,7 @@ absl::Status HistoryQuery::SendRun(const v1::QueryHistoryRequest& request,
         sender.Add(recorded_row(label.first, place.step));
       } else {
         const absl::StatusOr<const v1::QueryHistoryReply*> rows = answers.Read(place.chunk);
+        if (absl::IsNotFound(rows.status())) continue;
         if (!rows.ok()) return rows.status();
         sender.Add((*rows)->rows(place.row));
       }

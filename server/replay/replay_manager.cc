@@ -21,11 +21,11 @@ constexpr size_t kIdDigits = 12;
 // Each has threads of its own.
 constexpr size_t kMostRunning = 64;
 
+}  // namespace
+
 bool IsReplayOver(v1::ReplayState state) {
   return state != v1::REPLAY_WAITING && state != v1::REPLAY_RUNNING;
 }
-
-}  // namespace
 
 absl::Status ReplayNotFound(const std::string& replay_id) {
   return absl::NotFoundError(absl::StrCat("there is no replay '", replay_id.substr(0, 100),
@@ -37,22 +37,41 @@ ReplayManager::ReplayManager(const ReplayTools& tools, JobStore* jobs)
 
 ReplayManager::~ReplayManager() { Stop(); }
 
-absl::Status ReplayManager::Start() {
+absl::Status ReplayManager::LoadStored(std::vector<v1::StoredReplay>* marked) {
   absl::MutexLock lock(&mutex_);
   absl::StatusOr<std::vector<v1::StoredReplay>> stored = records_.Load();
   if (!stored.ok()) return stored.status();
   for (v1::StoredReplay& replay : *stored) {
     const std::string id = replay.info().id();
-    const bool deleted =
-        std::none_of(replay.job_ids().begin(), replay.job_ids().end(), [&](const std::string& job) {
-          return tools_.planner->Find(job, Caller::Unrestricted()).ok();
-        });
-    if (deleted) {
+    if (!replay.deleted() && HasNoJob(replay)) {
       if (absl::Status s = records_.Remove(id); !s.ok()) return s;
       continue;
     }
+    if (replay.deleted()) marked->push_back(replay);
+    if (replay.info().runs().empty()) NameRuns(&replay);
     replays_[id].stored = std::move(replay);
     if (!IsReplayOver(replays_[id].stored.info().state())) Run(id, nullptr);
+  }
+  return absl::OkStatus();
+}
+
+void ReplayManager::NameRuns(v1::StoredReplay* replay) const {
+  v1::ReplayInfo& info = *replay->mutable_info();
+  *info.mutable_job_ids() = replay->job_ids();
+  for (const std::string& job : replay->job_ids()) {
+    const absl::StatusOr<v1::Recording> facts = tools_.attempts->recordings->LoadFacts(job);
+    // Of a run that was deleted, nothing else is known.
+    info.add_runs(facts.ok() ? absl::StrCat(facts->experiment(), "@", facts->version()) : job);
+  }
+}
+
+absl::Status ReplayManager::Start() {
+  std::vector<v1::StoredReplay> marked;
+  if (absl::Status s = LoadStored(&marked); !s.ok()) return s;
+  for (const v1::StoredReplay& replay : marked) {
+    // Where answers cannot be removed now, as their store is away, the next start tries again.
+    const absl::Status status = RemoveMarked(replay);
+    if (!status.ok()) spdlog::warn("replay id={}: {}", replay.info().id(), status.ToString());
   }
   return absl::OkStatus();
 }
@@ -80,7 +99,9 @@ void ReplayManager::Run(const std::string& id, std::unique_ptr<PlannedReplay> pl
 
 void ReplayManager::Published(const std::string& id, const v1::ReplayInfo& info, bool durable) {
   absl::MutexLock lock(&mutex_);
-  Entry& entry = replays_[id];
+  const auto found = replays_.find(id);
+  if (found == replays_.end()) return;
+  Entry& entry = found->second;
   *entry.stored.mutable_info() = info;
   if (IsReplayOver(info.state())) entry.stored.clear_graphs();
   ++entry.version;
@@ -123,6 +144,7 @@ absl::Status ReplayManager::Begin(const v1::StartReplayRequest& request, const C
       if (known->second.stored.request_sha256() != hash) {
         return KeyWasUsedBefore(key, "Replay/Start", "Replay/Start");
       }
+      if (known->second.stored.deleted()) return ReplayNotFound(id);
       *replay = known->second.stored.info();
       return absl::OkStatus();
     }
@@ -159,10 +181,18 @@ absl::Status ReplayManager::Begin(const v1::StartReplayRequest& request, const C
     }
   }
   stored.set_request_sha256(hash);
-  for (const ReplayedRun& run : planned->runs) stored.add_job_ids(run.job_id);
+  for (const ReplayedRun& run : planned->runs) {
+    stored.add_job_ids(run.job_id);
+    info.add_job_ids(run.job_id);
+    info.add_runs(run.name());
+  }
   *replay = info;
   absl::MutexLock lock(&mutex_);
   if (stop_) return absl::UnavailableError("the coordinator is going down; try again");
+  for (int i = 0; i < info.job_ids_size(); ++i) {
+    if (!gone_jobs_.contains(info.job_ids(i))) continue;
+    return absl::NotFoundError(absl::StrCat(info.runs(i), " was deleted meanwhile"));
+  }
   const auto running = std::count_if(replays_.begin(), replays_.end(), [](const auto& entry) {
     return !IsReplayOver(entry.second.stored.info().state());
   });
@@ -178,19 +208,35 @@ absl::Status ReplayManager::Begin(const v1::StartReplayRequest& request, const C
 
 absl::Status ReplayManager::Cancel(const std::string& replay_id, v1::ReplayInfo* replay) {
   absl::MutexLock lock(&mutex_);
-  const auto found = replays_.find(replay_id);
-  if (found == replays_.end()) return ReplayNotFound(replay_id);
-  const std::shared_ptr<RunningReplay> running = found->second.running;
+  const Entry* found = Find(replay_id);
+  if (found == nullptr) return ReplayNotFound(replay_id);
+  const std::shared_ptr<RunningReplay> running = found->running;
   if (running != nullptr) {
     // It publishes its end, which takes the lock.
     mutex_.Unlock();
     running->Cancel();
     mutex_.Lock();
   }
-  while (!stop_ && !IsReplayOver(replays_[replay_id].stored.info().state())) {
+  while (true) {
+    found = Find(replay_id);
+    if (found == nullptr) return ReplayNotFound(replay_id);  // it was over, and deleted
+    if (stop_ || IsReplayOver(found->stored.info().state())) break;
     changed_.Wait(&mutex_);
   }
-  *replay = replays_[replay_id].stored.info();
+  *replay = found->stored.info();
+  return absl::OkStatus();
+}
+
+const ReplayManager::Entry* ReplayManager::Find(const std::string& id) const {
+  const auto found = replays_.find(id);
+  return found == replays_.end() || found->second.stored.deleted() ? nullptr : &found->second;
+}
+
+absl::Status ReplayManager::Get(const std::string& replay_id, v1::ReplayInfo* replay) const {
+  absl::MutexLock lock(&mutex_);
+  const Entry* found = Find(replay_id);
+  if (found == nullptr) return ReplayNotFound(replay_id);
+  *replay = found->stored.info();
   return absl::OkStatus();
 }
 
@@ -206,7 +252,7 @@ absl::Status ReplayManager::List(const std::string& run, const Caller& caller,
   std::vector<const Entry*> shown;
   for (const auto& [id, entry] : replays_) {
     const v1::StoredReplay& replay = entry.stored;
-    if (!caller.MayUse(replay.info().owner())) continue;
+    if (replay.deleted() || !caller.MayUse(replay.info().owner())) continue;
     const bool of_run = !jobs.has_value() ||
                         std::any_of(replay.job_ids().begin(), replay.job_ids().end(),
                                     [&](const std::string& job) { return jobs->contains(job); });
@@ -258,13 +304,16 @@ absl::Status ReplayManager::Watch(const v1::WatchReplayRequest& request,
     v1::StoredReplay replay;
     {
       absl::MutexLock lock(&mutex_);
-      const auto found = replays_.find(request.replay_id());
-      if (found == replays_.end()) return ReplayNotFound(request.replay_id());
-      if (found->second.version == seen && !stop_) changed_.WaitWithTimeout(&mutex_, kWatchTick);
-      if (found->second.version != seen) {
-        seen = found->second.version;
-        *replay.mutable_info() = found->second.stored.info();
-        *replay.mutable_job_ids() = found->second.stored.job_ids();
+      const Entry* found = Find(request.replay_id());
+      if (found != nullptr && found->version == seen && !stop_) {
+        changed_.WaitWithTimeout(&mutex_, kWatchTick);
+        found = Find(request.replay_id());
+      }
+      if (found == nullptr) return ReplayNotFound(request.replay_id());
+      if (found->version != seen) {
+        seen = found->version;
+        *replay.mutable_info() = found->stored.info();
+        *replay.mutable_job_ids() = found->stored.job_ids();
       }
       if (stop_) return absl::UnavailableError("the coordinator is going down; try again");
     }
@@ -274,7 +323,10 @@ absl::Status ReplayManager::Watch(const v1::WatchReplayRequest& request,
     bool goes_on = true;
     if (request.with_rows() && (over || replay.info().rows() != rows)) {
       rows = replay.info().rows();
-      if (absl::Status s = SendRows(replay, send, &sent, &goes_on); !s.ok()) return s;
+      if (absl::Status s = SendRows(replay, send, &sent, &goes_on); !s.ok()) {
+        absl::MutexLock lock(&mutex_);
+        return Find(request.replay_id()) == nullptr ? ReplayNotFound(request.replay_id()) : s;
+      }
       if (!goes_on) return absl::OkStatus();
     }
     v1::ReplayEvent event;

@@ -46,6 +46,18 @@ class ReplayService : public v1::Replay::Service {
       return replays_.Cancel(request->replay_id(), reply->mutable_replay());
     });
   }
+  grpc::Status Get(ServerContext* context, const v1::GetReplayRequest* request,
+                   v1::GetReplayReply* reply) override {
+    return interceptor_.Handle(context, "Replay/Get", request, [&](const Caller&) {
+      return replays_.Get(request->replay_id(), reply->mutable_replay());
+    });
+  }
+  grpc::Status Delete(ServerContext* context, const v1::DeleteReplayRequest* request,
+                      v1::DeleteReplayReply*) override {
+    return interceptor_.Handle(context, "Replay/Delete", request, [&](const Caller&) {
+      return replays_.Delete(request->replay_id());
+    });
+  }
   grpc::Status List(ServerContext* context, const v1::ListReplaysRequest* request,
                     v1::ListReplaysReply* reply) override {
     return interceptor_.Handle(context, "Replay/List", request, [&](const Caller& caller) {

@@ -199,6 +199,8 @@ class OwnersTest(unittest.TestCase):
             "Replay/Start": (none, replay_pb2.StartReplayRequest(spec=replay_pb2.ReplaySpec(run=self.job))),
             "Replay/Watch": (none, replay_pb2.WatchReplayRequest(replay_id=self.replay)),
             "Replay/Cancel": (none, replay_pb2.CancelReplayRequest(replay_id=self.replay)),
+            "Replay/Get": (none, replay_pb2.GetReplayRequest(replay_id=self.replay)),
+            "Replay/Delete": (none, replay_pb2.DeleteReplayRequest(replay_id=self.replay)),
             "Replay/List": (Code.OK, replay_pb2.ListReplaysRequest()),
             "Replay/Query": (none, replay_pb2.QueryHistoryRequest(run=self.job)),
             "Sessions/Open": (none, session_pb2.OpenSessionRequest(spec=self.session_spec())),

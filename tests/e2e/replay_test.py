@@ -6,6 +6,7 @@ import shutil
 import signal
 import sqlite3
 import struct
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -159,6 +160,23 @@ class ReplayTest(unittest.TestCase):
         listed = self.cluster.run("replay", "list", "lm")["replays"]
         self.assertEqual(listed[0]["id"], replay["id"])
 
+    def test_a_replay_is_shown_and_deleted_with_its_answers(self):
+        rows, replay = self.cluster.replay("lm", "--log=std(grad(model.norm.weight))", "--steps=12:30")
+        shown = self.cluster.run("replay", "get", replay["id"])
+        self.assertEqual((shown["runs"], shown["job_ids"], shown["rows"]), (["lm@1"], [self.job], len(rows)))
+        text = self.cluster.cli("replay", "get", replay["id"]).stdout
+        for says in (f"{replay['id']} of lm@1: succeeded, 20 of 20 steps, 18 answers", "std(grad(model.norm.weight)); steps 12:30",
+                     "losses that equal the recorded ones to the bit: 20"):
+            self.assertIn(says, text)
+        self.assertIn(f"{replay['id']}  lm@1 ", self.cluster.cli("replay", "list").stdout)
+        self.assertEqual(len(self.cluster.query("lm", "--log=std(*)")), len(rows))
+        self.cluster.cli("replay", "delete", replay["id"])
+        self.assertEqual(self.cluster.query("lm", "--log=std(*)"), [])
+        self.assertGreater(len(self.cluster.query("lm", "--source=forward")), 0)
+        for verb in ("get", "watch", "cancel", "delete"):
+            done = self.cluster.cli("replay", verb, replay["id"], check=False)
+            self.assertEqual((done.returncode, f"no replay '{replay['id']}'" in done.stderr), (4, True), done.stderr)
+
     def test_what_cannot_be_asked_says_why(self):
         for flags, says in [
             (["--log=grad(model.norm.weigt)"], "model.norm.weight"),
@@ -295,6 +313,41 @@ class FaultTest(unittest.TestCase):
         _, replay = cluster.replay("lm", "--workers=1")
         self.assertEqual((replay["state"], progress(replay), compared(replay)),
                          ("REPLAY_SUCCEEDED", (steps, steps), steps), replay)
+
+    def test_a_coordinator_that_is_killed_leaves_no_part_of_a_deleted_replay(self):
+        cluster = self.cluster(workers=1)
+        replays = [cluster.run("replay", "lm", "--at=checkpoints", "--log=norm(param(*))", "--log=mean(param(*))", f"--steps={step}:61",
+                               "--detach")["id"] for step in range(24)]
+        cluster.wait(lambda: all(replay["state"] == "REPLAY_SUCCEEDED" for replay in cluster.run("replay", "list")["replays"]), 60,
+                     "they are answered")
+
+        def answers():
+            count = {}
+            for row in cluster.query("lm", "--source=replay"):
+                count[row["replay"]] = count.get(row["replay"], 0) + 1
+            return count
+
+        whole = answers()
+        self.assertEqual(sorted(whole), sorted(replays))
+        folder = os.path.join(cluster.folder, "data", "checkpoints", "replays", self.job)
+        self.assertEqual(sorted(os.listdir(folder)), sorted(replays))
+        left = replays
+        for deleted in (1, 5):
+            command = subprocess.Popen([PROGRAMS["espalier"], "replay", "delete", *left, f"--coordinator={cluster.grpc}"],
+                                       stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            gone = [command.stdout.readline().split()[0] for _ in range(deleted)]
+            cluster.kill(cluster.daemon)
+            command.kill()
+            command.communicate()
+            cluster.start_daemon()
+            left = [replay["id"] for replay in cluster.run("replay", "list")["replays"]]
+            self.assertFalse(set(gone) & set(left), "what was said to be deleted is")
+            self.assertGreater(len(left), 0)
+            self.assertEqual(answers(), {replay: whole[replay] for replay in left})
+            self.assertEqual(sorted(os.listdir(folder)), sorted(left))
+        cluster.cli("replay", "delete", *left)
+        self.assertEqual((cluster.run("replay", "list")["replays"], answers()), ([], {}))
+        self.assertEqual(cluster.cli("replay", "get", replays[0], check=False).returncode, 4)
 
     def test_another_dataset_is_named(self):
         cluster = self.cluster(workers=1)

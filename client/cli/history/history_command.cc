@@ -44,16 +44,9 @@ absl::StatusOr<v1::QueryHistoryRequest> HistoryRequest(const ParsedFlags& flags)
   return request;
 }
 
-// The exporters that the flags name, and JSON lines. Sets *elsewhere if one of them does not write
-// to standard output.
-absl::StatusOr<std::vector<std::unique_ptr<HistoryExporter>>> MakeExporters(
-    Context& context, const ExportEnvironment& environment, bool* elsewhere) {
-  std::vector<std::unique_ptr<HistoryExporter>> exporters;
+// A usage error if the flags that name formats do not go together.
+absl::Status CheckExports(const Context& context) {
   std::string streamed = context.json() ? "json" : "";
-  if (context.json()) {
-    exporters.push_back(
-        std::make_unique<JsonExporter>(std::make_unique<OutputFile>(environment.out)));
-  }
   for (const ExportFormat& format : ExportFormats()) {
     const std::string& flag = format.flag.name;
     if (!context.flags().Has(flag)) continue;
@@ -70,6 +63,22 @@ absl::StatusOr<std::vector<std::unique_ptr<HistoryExporter>>> MakeExporters(
       }
       streamed = flag;
     }
+  }
+  return absl::OkStatus();
+}
+
+// The exporters that the flags name, and JSON lines. Sets *elsewhere if one of them does not write
+// to standard output. REQUIRES: CheckExports.
+absl::StatusOr<std::vector<std::unique_ptr<HistoryExporter>>> MakeExporters(
+    Context& context, const ExportEnvironment& environment, bool* elsewhere) {
+  std::vector<std::unique_ptr<HistoryExporter>> exporters;
+  if (context.json()) {
+    exporters.push_back(
+        std::make_unique<JsonExporter>(std::make_unique<OutputFile>(environment.out)));
+  }
+  for (const ExportFormat& format : ExportFormats()) {
+    if (!context.flags().Has(format.flag.name)) continue;
+    const std::string to = context.flags().Text(format.flag.name);
     *elsewhere |= to != "-";
     auto made = format.make(environment, to);
     if (!made.ok()) return made.status();
@@ -123,6 +132,7 @@ absl::Status RunHistory(Context& context) {
   if (runs.empty()) return UsageError("missing: a run, as NAME@VERSION, NAME, or a job's id");
   auto request = HistoryRequest(context.flags());
   if (!request.ok()) return request.status();
+  if (absl::Status s = CheckExports(context); !s.ok()) return s;
   const std::unique_ptr<FileSystem> files = NewPosixFileSystem();
   const ExportEnvironment environment = {files.get(), &context.out(), context.env().getenv,
                                          absl::SleepFor};

@@ -11,23 +11,30 @@
 #include "client/cli/proto_json.h"
 #include "client/cli/replay/graph_questions.h"
 #include "client/cli/replay/replay_view.h"
+#include "client/cli/replay/stored_replays.h"
 #include "client/cli/step_range_flag.h"
-#include "client/cli/time_text.h"
 #include "client/cli/transfer.h"
-#include "client/terminal/table.h"
 #include "client/terminal/text.h"
+#include "ops/probe/expression.h"
 
 namespace espalier {
 namespace {
 
 // The value of --evaluate that means the examples that a job kept apart.
 constexpr char kHoldout[] = "holdout";
+constexpr size_t kMostDeletedReplays = 10'000;
 
 absl::StatusOr<v1::ReplaySpec> ReplaySpecOf(const Context& context, const std::string& run) {
   const ParsedFlags& flags = context.flags();
   v1::ReplaySpec spec;
   spec.set_run(run);
-  for (const std::string& probe : flags.Values("log")) spec.add_log(probe);
+  for (const std::string& probe : flags.Values("log")) {
+    if (const auto parsed = ParseProbe(probe); !parsed.ok()) {
+      return UsageError(
+          absl::StrCat("--log is \"", Printable(probe), "\": ", parsed.status().message()));
+    }
+    spec.add_log(probe);
+  }
   if (absl::Status s = AddGraphQuestions(flags.Values("log-graph"), &spec); !s.ok()) return s;
   if (flags.Has("steps")) {
     const absl::StatusOr<StepRange> range = StepRangeFlag("steps", flags.Text("steps"));
@@ -40,9 +47,10 @@ absl::StatusOr<v1::ReplaySpec> ReplaySpecOf(const Context& context, const std::s
     const std::vector<std::string> parts = absl::StrSplit(flags.Text("segment"), '/');
     int32_t part = 0, of = 0;
     if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &part) ||
-        !absl::SimpleAtoi(parts[1], &of)) {
+        !absl::SimpleAtoi(parts[1], &of) || part < 1 || part > of) {
       return UsageError(absl::StrCat("--segment is \"", Printable(flags.Text("segment")),
-                                     "\"; accepted: K/N, part K of N, from 1 on"));
+                                     "\"; accepted: K/N, part K of N, from 1 to ",
+                                     of > 0 ? absl::StrCat(of) : "N"));
     }
     spec.set_segment(part);
     spec.set_segments(of);
@@ -91,14 +99,12 @@ absl::Status WatchOne(Context& context, Client* client, const std::string& id) {
   return status.ok() ? view.Finish() : status;
 }
 
-absl::Status StartOne(Context& context, Client* client, const std::string& run) {
-  absl::StatusOr<v1::ReplaySpec> spec = ReplaySpecOf(context, run);
-  if (!spec.ok()) return spec.status();
-  if (absl::Status s = FillEvaluated(context, client, &*spec); !s.ok()) return s;
+absl::Status StartOne(Context& context, Client* client, v1::ReplaySpec spec) {
+  if (absl::Status s = FillEvaluated(context, client, &spec); !s.ok()) return s;
   const std::vector<std::string> graphs = context.flags().Values("log-graph");
   const bool only_estimate = context.flags().Has("estimate");
   if (only_estimate || !context.json()) {
-    const absl::StatusOr<v1::ReplayEstimate> estimate = client->EstimateReplay(*spec);
+    const absl::StatusOr<v1::ReplayEstimate> estimate = client->EstimateReplay(spec);
     if (!estimate.ok()) return NameGraphFile(estimate.status(), graphs);
     if (context.json()) {
       context.Document(ToJson(*estimate));
@@ -109,7 +115,7 @@ absl::Status StartOne(Context& context, Client* client, const std::string& run) 
     }
     if (only_estimate) return absl::OkStatus();
   }
-  const absl::StatusOr<v1::ReplayInfo> replay = client->StartReplay(*spec);
+  const absl::StatusOr<v1::ReplayInfo> replay = client->StartReplay(spec);
   if (!replay.ok()) return NameGraphFile(replay.status(), graphs);
   if (context.flags().Has("detach")) {
     if (context.json()) {
@@ -124,77 +130,45 @@ absl::Status StartOne(Context& context, Client* client, const std::string& run) 
   return WatchOne(context, client, replay->id());
 }
 
-absl::Status ListAll(Context& context, Client* client, const std::string& run) {
-  const auto replays = client->ListReplays(run);
-  if (!replays.ok()) return replays.status();
-  if (context.json()) {
-    nlohmann::ordered_json json;
-    json["replays"] = nlohmann::ordered_json::array();
-    for (const v1::ReplayInfo& replay : *replays) json["replays"].push_back(ToJson(replay));
-    context.Document(json);
-    return absl::OkStatus();
-  }
-  Table table({{"replay"},
-               {"run", Align::kLeft, true},
-               {"state"},
-               {"steps", Align::kRight},
-               {"answers", Align::kRight},
-               {absl::StrCat("started, ", LocalZone(absl::ToUnixMillis(absl::Now())))},
-               {.title = "owner", .optional = true}});
-  for (const v1::ReplayInfo& replay : *replays) {
-    int64_t done = 0, total = 0;
-    for (const v1::ReplaySegment& segment : replay.segments()) {
-      const int64_t steps = StepsOf(segment);
-      done += segment.state() == v1::REPLAY_SUCCEEDED ? steps : segment.steps_done();
-      total += steps;
-    }
-    table.Row({Printable(replay.id()), Printable(replay.spec().run()),
-               ReplayStateName(replay.state()), absl::StrCat(done, "/", total),
-               absl::StrCat(replay.rows()), LocalTime(replay.created_unix_ms()),
-               Printable(replay.owner())});
-  }
-  context.out() << (table.empty() ? "no replays yet\n" : table.Render(context.terminal()))
-                << std::flush;
-  return absl::OkStatus();
-}
-
-absl::Status CancelOne(Context& context, Client* client, const std::string& id) {
-  const absl::StatusOr<v1::ReplayInfo> replay = client->CancelReplay(id);
-  if (!replay.ok()) return replay.status();
-  if (context.json()) {
-    context.Document(ToJson(*replay));
-  } else {
-    context.out() << Printable(replay->id()) << " is " << ReplayStateName(replay->state()) << "\n"
-                  << std::flush;
-  }
-  return absl::OkStatus();
-}
-
 absl::Status RunReplay(Context& context) {
   const std::vector<std::string>& arguments = context.flags().positional();
   const std::string verb = arguments.empty() ? "" : arguments[0];
-  const bool of_one = verb == "watch" || verb == "cancel";
+  const bool of_one = verb == "watch" || verb == "cancel" || verb == "get";
+  const bool of_some = verb == "delete";
   absl::Status status = absl::OkStatus();
-  if (of_one) {
-    status = CheckArguments(context, 2, 2, absl::StrCat(verb, " and a replay's id"));
+  if (of_one || of_some) {
+    status = CheckArguments(context, 2, of_one ? 2 : kMostDeletedReplays,
+                            absl::StrCat(verb, " and a replay's id"));
   } else if (verb == "list") {
     status = CheckArguments(context, 1, 2, "list and a run");
   } else {
     status = CheckArguments(context, 1, 1, "a run, as NAME@VERSION, NAME, or a job's id");
   }
   if (!status.ok()) return status;
-  if (of_one || verb == "list") {
+  if (verb.empty())
+    return UsageError("the run has no name; accepted: NAME@VERSION, NAME, a job's id");
+  if (of_one || of_some || verb == "list") {
     for (const FlagSpec& flag : ReplayCommand().flags) {
       if (!context.flags().Has(flag.name)) continue;
       return UsageError(absl::StrCat("--", flag.name, " is for a new replay, not for ", verb));
     }
   }
+  // Before a coordinator is looked for: wrong usage is said in any case.
+  absl::StatusOr<v1::ReplaySpec> spec = v1::ReplaySpec();
+  if (!of_one && !of_some && verb != "list") spec = ReplaySpecOf(context, verb);
+  if (!spec.ok()) return spec.status();
   auto client = context.client();
   if (!client.ok()) return client.status();
-  if (verb == "list") return ListAll(context, *client, arguments.size() > 1 ? arguments[1] : "");
+  if (verb == "list") {
+    return ListStoredReplays(context, *client, arguments.size() > 1 ? arguments[1] : "");
+  }
   if (verb == "watch") return WatchOne(context, *client, arguments[1]);
-  if (verb == "cancel") return CancelOne(context, *client, arguments[1]);
-  return StartOne(context, *client, verb);
+  if (verb == "get") return ShowStoredReplay(context, *client, arguments[1]);
+  if (verb == "cancel") return CancelStoredReplay(context, *client, arguments[1]);
+  if (of_some) {
+    return DeleteStoredReplays(context, *client, {arguments.begin() + 1, arguments.end()});
+  }
+  return StartOne(context, *client, *std::move(spec));
 }
 
 }  // namespace
@@ -203,7 +177,9 @@ Command ReplayCommand() {
   Command c;
   c.name = "replay";
   c.summary = "train steps of recorded runs again, and log what nobody logged then";
-  c.usage = "replay RUN --log=PROBE [flags] | list [RUN] | watch REPLAY | cancel REPLAY";
+  c.usage =
+      "replay RUN --log=PROBE [flags] | list [RUN] | get REPLAY | watch REPLAY | cancel REPLAY | "
+      "delete REPLAY...";
   c.description =
       "RUN is NAME@VERSION, NAME, which is its newest version, or a job's id; * in NAME stands for "
       "any characters, and NAME@* is all versions.\n"
@@ -213,7 +189,10 @@ Command ReplayCommand() {
       "10), top_k(v, 10), confusion(logits, labels); without one, the whole tensor.\n"
       "Steps are trained again from the nearest checkpoint on workers that are idle. Every loss is "
       "compared with the recorded one, to the bit where plan, program and machine are the same; "
-      "the first that differs ends the replay. Without --log and --log-graph, that is all it does.";
+      "the first that differs ends the replay. Without --log and --log-graph, that is all it "
+      "does.\n"
+      "delete removes a replay that is over with its answers, which the history does not show "
+      "then.";
   c.flags = {{.name = "log",
               .type = FlagType::kText,
               .value = "PROBE",
@@ -253,7 +232,8 @@ Command ReplayCommand() {
       {"confusion matrices over time",
        "espalier replay digits --at=checkpoints --evaluate=holdout "
        "--log='confusion(logits, batch(labels))'"},
-      {"say what it would take", "espalier replay 'lm*' --log='norm(grad(*))' --estimate"}};
+      {"say what it would take", "espalier replay 'lm*' --log='norm(grad(*))' --estimate"},
+      {"say what a replay was asked, and how it ended", "espalier replay get replay-0123456789ab"}};
   c.run = RunReplay;
   return c;
 }

@@ -35,6 +35,14 @@ std::string ReplayStateName(v1::ReplayState state) {
   return absl::AsciiStrToLower(absl::StripPrefix(name, "REPLAY_"));
 }
 
+std::string DescribeDifference(const v1::ReplayInfo& replay) {
+  const v1::ReplayDifference& difference = replay.difference();
+  return absl::StrCat("the replay differs from the recording of ", Printable(difference.job_id()),
+                      " at step ", difference.step(), ": loss ", ExactNumber(difference.replayed()),
+                      ", recorded ", ExactNumber(difference.recorded()), "; ",
+                      Printable(difference.cause()));
+}
+
 std::string RenderNotes(const v1::ReplayEstimate& estimate) {
   std::string text;
   for (const v1::ReplayEstimate::Lacking& lacking : estimate.lacking()) {
@@ -172,13 +180,8 @@ absl::Status ReplayView::Finish() {
   switch (replay_.state()) {
     case v1::REPLAY_SUCCEEDED:
       return absl::OkStatus();
-    case v1::REPLAY_DIFFERS: {
-      const v1::ReplayDifference& difference = replay_.difference();
-      return absl::FailedPreconditionError(absl::StrCat(
-          "the replay differs from the recording of ", Printable(difference.job_id()), " at step ",
-          difference.step(), ": loss ", ExactNumber(difference.replayed()), ", recorded ",
-          ExactNumber(difference.recorded()), "; ", Printable(difference.cause())));
-    }
+    case v1::REPLAY_DIFFERS:
+      return absl::FailedPreconditionError(DescribeDifference(replay_));
     case v1::REPLAY_CANCELLED:
       return absl::CancelledError(absl::StrCat(replay_.id(), " was cancelled"));
     default:

@@ -16,6 +16,9 @@ namespace espalier {
 // "waiting", "running", "succeeded", "differs" ...
 std::string ReplayStateName(v1::ReplayState state);
 
+// What is known of the loss that differs, of REPLAY_DIFFERS.
+std::string DescribeDifference(const v1::ReplayInfo& replay);
+
 // Steps that a segment trains, or checkpoints that it reads.
 int64_t StepsOf(const v1::ReplaySegment& segment);
 

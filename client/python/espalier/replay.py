@@ -6,14 +6,23 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from espalier import errors
 from espalier.history import History, HistoryInfo
 from espalier.notes import warn
 from espalier.plan import seconds
 from espalier.progress import Printer
+from espalier.replay_record import (
+    Comparison,
+    ReplayInfo,
+    comparison_of,
+    counted,
+    failure_of,
+    replay_is_over,
+    replay_state,
+    steps_of,
+    unit_of,
+)
 from espalier.rpc import Settings, method
 from espalier.steps import (
     Asynchronous,
@@ -34,94 +43,6 @@ from espalier.watching import Watched, keep_watching
 logger = logging.getLogger("espalier")
 Answers: TypeAlias = "Generator[Step | Emit[HistoryInfo], Any, None]"
 Changed: TypeAlias = Callable[[replay_pb2.ReplayInfo], None]
-
-
-def replay_state(state: int) -> str:
-    """ "waiting", "running", "succeeded", "differs", ..."""
-    return replay_pb2.ReplayState.Name(state).lower().removeprefix("replay_")
-
-
-def replay_is_over(state: int) -> bool:
-    """Whether it does not go on."""
-    return state not in (replay_pb2.REPLAY_WAITING, replay_pb2.REPLAY_RUNNING)
-
-
-def steps_of(record: replay_pb2.ReplayInfo) -> tuple[int, int]:
-    """How many steps are trained again so far, or checkpoints read, and how many will be."""
-    done = total = 0
-    for segment in record.segments:
-        trained = segment.kind == replay_pb2.ReplaySegment.TRAINING
-        steps = segment.end_step - segment.checkpoint_step if trained else segment.checkpoints
-        done += steps if segment.state == replay_pb2.REPLAY_SUCCEEDED else segment.steps_done
-        total += steps
-    return done, total
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """How the losses of a replay were compared with the recorded ones, so far.
-
-    compared: losses; exact: of these, to the bit. Of the others: tolerance (relative) is what is accepted, largest the
-    largest difference that there was, and reasons say why their bits may differ. A loss that differs ends the replay.
-    """
-
-    compared: int
-    exact: int
-    tolerance: float
-    largest: float
-    reasons: tuple[str, ...]
-
-    @property
-    def bits(self) -> bool:
-        """Whether all losses were compared to the bit."""
-        return self.exact == self.compared
-
-    def __str__(self) -> str:
-        if not self.compared:
-            return "no loss was compared with the record"
-        parts = [f"{self.exact} to the bit"] if self.exact else []
-        if not self.bits:
-            parts.append(
-                f"{self.compared - self.exact} within a relative {self.tolerance:.2g} (largest difference "
-                f"{self.largest:.2g}), as {' and '.join(self.reasons)}"
-            )
-        return f"losses compared with the record: {', '.join(parts)}"
-
-
-def comparison_of(record: replay_pb2.ReplayInfo) -> Comparison:
-    """The comparisons of all segments."""
-    found = [segment.comparison for segment in record.segments if segment.comparison.compared]
-    others = [comparison for comparison in found if not comparison.bits]
-    return Comparison(
-        compared=sum(comparison.compared for comparison in found),
-        exact=sum(comparison.compared for comparison in found if comparison.bits),
-        tolerance=max((comparison.tolerance for comparison in others), default=0.0),
-        largest=max((comparison.largest for comparison in others), default=0.0),
-        reasons=tuple(dict.fromkeys(comparison.reason for comparison in others)),
-    )
-
-
-def failure_of(record: replay_pb2.ReplayInfo) -> errors.ReplayFailed | None:
-    """The exception for a replay that is over and has not succeeded; None for others."""
-    if record.state == replay_pb2.REPLAY_DIFFERS:
-        d = record.difference
-        where = f", first in {d.node}" if d.node else ""
-        return errors.ReplayDiffers(
-            record.id,
-            f"{record.id} differs from the recording of {d.job_id} at step {d.step}{where}: loss {d.replayed!r}, "
-            f"recorded {d.recorded!r}; {d.cause}",
-            job_id=d.job_id,
-            step=d.step,
-            replayed=d.replayed,
-            recorded=d.recorded,
-            node=d.node,
-            cause=d.cause,
-        )
-    if record.state == replay_pb2.REPLAY_FAILED:
-        return errors.ReplayFailed(record.id, f"{record.id} failed: {record.error}")
-    if record.state == replay_pb2.REPLAY_CANCELLED:
-        return errors.ReplayFailed(record.id, f"{record.id} was cancelled")
-    return None
 
 
 def watch(
@@ -172,21 +93,19 @@ def watch(
     yield from keep_watching(watched, settings, end, retry_for)
 
 
+def get_replay(replay_id: str) -> Steps[replay_pb2.ReplayInfo]:
+    """What the coordinator has of a replay, as it is now."""
+    reply = yield Unary(method("Replay", "Get"), replay_pb2.GetReplayRequest(replay_id=replay_id))
+    record: replay_pb2.ReplayInfo = reply.replay
+    return record
+
+
 class _Enough(Exception):
     """Ends a watch when what was wanted is there."""
 
 
 def _ignore(row: HistoryInfo) -> None:
     """Where no answers are asked for."""
-
-
-def counted(count: int, unit: str) -> str:
-    """ "1 answer", "2 answers"."""
-    return f"{count} {unit}{'' if count == 1 else 's'}"
-
-
-def _unit(record: replay_pb2.ReplayInfo) -> str:
-    return "checkpoint" if record.spec.at_checkpoints else "step"
 
 
 class _Shown:
@@ -213,13 +132,13 @@ class _Shown:
         since, at_first = self._began
         pace = (now - since) / (done - at_first) if done > at_first else 0.0
         verb = "read " if record.spec.at_checkpoints else "replayed "
-        self._printer.step(done, total, pace, {}, verb, _unit(record))
+        self._printer.step(done, total, pace, {}, verb, unit_of(record))
 
     def finish(self, record: replay_pb2.ReplayInfo) -> None:
         done, total = steps_of(record)
         took = (record.finished_unix_ms - record.created_unix_ms) / 1000
         compared = "" if record.spec.at_checkpoints else f"; {comparison_of(record)}"
-        steps = f"{done} of {counted(total, _unit(record))}"
+        steps = f"{done} of {counted(total, unit_of(record))}"
         self._printer.finish(
             f"{record.id} {replay_state(record.state)} after {steps} in {seconds(took)}, "
             f"{counted(record.rows, 'answer')}{compared}"
@@ -248,21 +167,12 @@ class ReplayMethods:
         return watch(self.id, settings, changed, with_rows=with_rows, end=end, retry_for=settings.watch_retry_for)
 
     def _get(self) -> Steps[replay_pb2.ReplayInfo]:
-        settings = self._connection.settings
-        found = replay_pb2.ReplayInfo()
-
-        def changed(record: replay_pb2.ReplayInfo) -> None:
-            found.CopyFrom(record)
-            raise _Enough
-
-        with contextlib.suppress(_Enough):
-            yield from consume(watch(self.id, settings, changed, retry_for=settings.retry_for), _ignore)
-        return found
+        return (yield from get_replay(self.id))
 
     @value
-    def record(self) -> Steps[replay_pb2.ReplayInfo]:
-        """The coordinator's record (docs/reference/grpc-api.md, ReplayInfo), as it is now."""
-        return (yield from self._get())
+    def record(self) -> Steps[ReplayInfo[Any]]:
+        """What the coordinator has of it (docs/reference/grpc-api.md, ReplayInfo), as it is now."""
+        return ReplayInfo((yield from self._get()), self)
 
     @value
     def state(self) -> Steps[str]:
@@ -280,8 +190,8 @@ class ReplayMethods:
         return comparison_of((yield from self._get()))
 
     @operation
-    def wait(self, timeout: float | None = None, *, verbose: int = 1) -> Steps[replay_pb2.ReplayInfo]:
-        """Waits until the replay is over and returns its record; verbose: as of espalier.fit.
+    def wait(self, timeout: float | None = None, *, verbose: int = 1) -> Steps[ReplayInfo[Any]]:
+        """Waits until the replay is over and returns what `record` gives; verbose: as of espalier.fit.
 
         ReplayDiffers, with the step and both values, if a loss is not the recorded one; ReplayFailed for other failures
         and if it was cancelled. TimeoutError (DeadlineExceeded) if it goes on after `timeout` seconds.
@@ -298,7 +208,7 @@ class ReplayMethods:
         failure = failure_of(last)
         if failure is not None:
             raise failure
-        return last
+        return ReplayInfo(last, self)
 
     @operation
     def rows(self) -> Steps[History]:
@@ -345,6 +255,14 @@ class ReplayMethods:
         request = replay_pb2.CancelReplayRequest(replay_id=self.id)
         reply = yield Unary(method("Replay", "Cancel"), request)
         return replay_state(reply.replay.state)
+
+    @operation
+    def delete(self) -> Steps[None]:
+        """Deletes a replay that is over, with its answers, which the history does not show then.
+
+        FailedPrecondition for one that is not; NotFound after it was deleted.
+        """
+        yield Unary(method("Replay", "Delete"), replay_pb2.DeleteReplayRequest(replay_id=self.id))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}>"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from espalier.job import time_of
-from espalier.listing import Info, Listing
+from espalier.listing import Listing
 from espalier.plan import seconds, size
-from espalier.replay import Comparison, ReplayMethods, comparison_of, counted, replay_state, steps_of
+from espalier.replay import ReplayMethods, get_replay
 from espalier.replay_question import asks, replay_spec
+from espalier.replay_record import ReplayInfo, counted
 from espalier.rpc import idempotency_key, method
 from espalier.steps import Steps, Unary, operation
 from espalier.v1 import replay_pb2
@@ -72,62 +71,6 @@ def _estimate_of(found: replay_pb2.ReplayEstimate) -> ReplayEstimate:
     )
 
 
-class ReplayInfo(Info, Generic[R]):
-    """A replay of client.replays(), as it was then. `replay` is what client.replay gave: how it is now, its methods."""
-
-    head = ("replay", "run", "state", "steps", "answers", "started", "owner", "error")
-    fields = ("id", "run", "state", "steps_done", "total_steps", "rows", "created", "owner", "error")
-    none = "no replays"
-
-    record: replay_pb2.ReplayInfo
-
-    def __init__(self, record: replay_pb2.ReplayInfo, replay: R):
-        super().__init__(record)
-        self.replay = replay
-
-    @property
-    def run(self) -> str:
-        """What was asked for: "lm@3", "lm*"."""
-        return self.record.spec.run
-
-    @property
-    def log(self) -> list[str]:
-        """Its probes."""
-        return list(self.record.spec.log)
-
-    @property
-    def state(self) -> str:
-        """As Replay.state: "waiting", "running", "succeeded", ..."""
-        return replay_state(self.record.state)
-
-    @property
-    def steps_done(self) -> int:
-        """Steps that are trained again so far."""
-        return steps_of(self.record)[0]
-
-    @property
-    def total_steps(self) -> int:
-        """Steps that are trained again in all."""
-        return steps_of(self.record)[1]
-
-    @property
-    def comparison(self) -> Comparison:
-        """How its losses were compared with the recorded ones."""
-        return comparison_of(self.record)
-
-    @property
-    def created(self) -> datetime:
-        """When it was started."""
-        return time_of(self.record.created_unix_ms)
-
-    def cells(self) -> list[str]:
-        """A row of the table."""
-        r = self.record
-        steps = f"{self.steps_done}/{self.total_steps}"
-        started = self.created.strftime("%Y-%m-%d %H:%M")
-        return [r.id, self.run, self.state, steps, str(r.rows), started, r.owner, r.error]
-
-
 def start_replay(connection: Any, spec: replay_pb2.ReplaySpec, make: Callable[[str], R]) -> Steps[R]:
     """Starts a replay, and shows its notes as warnings."""
     request = replay_pb2.StartReplayRequest(spec=spec, idempotency_key=idempotency_key())
@@ -178,6 +121,11 @@ class ReplayCalls(Generic[R]):
         """Replays of runs, named as for `replay`, or (empty) all, the newest first: a list that prints a table."""
         reply = yield Unary(method("Replay", "List"), replay_pb2.ListReplaysRequest(run=run))
         return Listing(ReplayInfo, (ReplayInfo(record, self._make_replay(record.id)) for record in reply.replays))
+
+    @operation
+    def get_replay(self, replay_id: str) -> Steps[ReplayInfo[R]]:
+        """A replay by its id, as it is now; `.replay` of it has the answers, and can be cancelled and deleted."""
+        return ReplayInfo((yield from get_replay(replay_id)), self._make_replay(replay_id))
 
 
 __all__ = ["ReplayCalls", "ReplayEstimate", "ReplayInfo"]

@@ -22,6 +22,7 @@ from espalier.client import Client
 from espalier.graph import Graph
 from espalier.replay import comparison_of
 from espalier.replay_question import replay_spec
+from espalier.replay_record import ReplayInfo, runs_in_short
 from espalier.training import fit
 from espalier.v1 import cluster_pb2, replay_pb2, training_pb2
 
@@ -147,6 +148,40 @@ def test_replays_are_a_table(daemon, trained):
     assert daemon.replays("asked").dataframe()["id"][0] == replay.id
 
 
+def test_one_is_shown_in_a_line_and_deleted_with_its_answers(daemon, trained):
+    before = len(daemon.history("asked"))
+    replay = daemon.replay("asked", log=NORM, steps=(3, 10))
+    over = replay.wait(verbose=0)
+    assert repr(over) == (
+        f"<ReplayInfo {replay.id} of asked@1: succeeded, 10 of 10 steps, 10 losses compared, to the bit, 7 answers>"
+    )
+    found = daemon.get_replay(replay.id)
+    assert found == over == replay.record
+    assert (found.runs, found.job_ids, found.run) == (["asked@1"], [trained.job.id], "asked")
+    assert len(daemon.history("asked")) == before + 7
+    found.replay.delete()
+    assert len(daemon.history("asked")) == before
+    assert replay.id not in [other.id for other in daemon.replays()]
+    for gone in (replay.delete, replay.wait, lambda: replay.state, lambda: daemon.get_replay(replay.id)):
+        with pytest.raises(errors.NotFound, match=replay.id):
+            gone()
+
+
+def test_runs_are_named_in_short():
+    assert runs_in_short([]) == ""
+    assert runs_in_short(["lm@3"]) == "lm@3"
+    assert runs_in_short(["lm@9", "lm@5", "lm@3", "lm@2", "lm@1"]) == "lm@1-3,5,9"
+    assert runs_in_short(["a@b@2", "job-3"]) == "a@b@2 and job-3"
+    assert runs_in_short([f"{name}@1" for name in "abcd"]) == "a@1 and b@1 and 2 more experiments"
+    record = replay_pb2.ReplayInfo(id="replay-1", runs=["lm@1", "lm@2"], state=replay_pb2.REPLAY_DIFFERS, rows=1)
+    record.difference.step = 7
+    record.segments.add(end_step=9, steps_done=8).comparison.MergeFrom(replay_pb2.ReplayComparison(compared=7))
+    assert repr(ReplayInfo(record, None)) == (
+        "<ReplayInfo replay-1 of lm@1-2: differs, 8 of 9 steps, 7 losses compared, 0 of them to the bit, step 7 is "
+        "another, 1 answer>"
+    )
+
+
 def test_one_that_is_cancelled_says_so(daemon):
     fit(graph(), examples(), steps=3000, name="long", client=daemon, **{**SETTINGS, "record": "every:1000"})
     replay = daemon.replay("long", log=NORM)
@@ -154,6 +189,11 @@ def test_one_that_is_cancelled_says_so(daemon):
         replay.wait(0.01, verbose=0)
     assert replay.cancel() == "cancelled"
     assert len(replay.rows()) < 3000  # so far
+    again = daemon.replay("long", log=NORM)
+    with pytest.raises(errors.FailedPrecondition, match=f"espalier replay cancel {again.id}"):
+        again.delete()
+    again.cancel()
+    again.delete()
     for waits in (lambda: replay.wait(verbose=0), lambda: list(replay)):
         with pytest.raises(errors.ReplayFailed, match=f"{replay.id} was cancelled") as failed:
             waits()
@@ -232,7 +272,12 @@ def test_asyncio_has_it_too(daemon, trained):
             job = await client.job(trained.job.id)
             again = await job.replay(log=NORM, steps=(0, 10))
             await again.wait(verbose=0)
-            return came, await replay.comparison, await again.rows(), await client.replays("asked")
+            rows, listed = await again.rows(), await client.replays("asked")
+            found = await client.get_replay(again.id)
+            await found.replay.delete()
+            with pytest.raises(errors.NotFound):
+                await again.record
+            return came, await replay.comparison, rows, listed
 
     came, compared, again, listed = asyncio.run(ask())
     assert keys(came) == keys(again) == [(step, NORM) for step in range(10)]

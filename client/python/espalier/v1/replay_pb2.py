@@ -16,15 +16,15 @@ from espalier.v1 import probe_pb2 as espalier_dot_v1_dot_probe__pb2
 from espalier.v1 import training_pb2 as espalier_dot_v1_dot_training__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x65spalier/v1/replay.proto\x12\x0b\x65spalier.v1\x1a\x17\x65spalier/v1/graph.proto\x1a\x17\x65spalier/v1/probe.proto\x1a\x1a\x65spalier/v1/training.proto\"X\n\x0bReplayGraph\x12\x0c\n\x04name\x18\x01 \x01(\t\x12#\n\x05graph\x18\x02 \x01(\x0b\x32\x12.espalier.v1.GraphH\x00\x12\x0e\n\x04onnx\x18\x03 \x01(\x0cH\x00\x42\x06\n\x04kind\"\xa9\x02\n\nReplaySpec\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0b\n\x03log\x18\x02 \x03(\t\x12\x12\n\nfirst_step\x18\x03 \x01(\x03\x12\x10\n\x08\x65nd_step\x18\x04 \x01(\x03\x12\r\n\x05\x65very\x18\x05 \x01(\x03\x12\x0f\n\x07segment\x18\x06 \x01(\x05\x12\x10\n\x08segments\x18\x07 \x01(\x05\x12\x13\n\x0bmax_workers\x18\x08 \x01(\x05\x12\x16\n\x0e\x61t_checkpoints\x18\t \x01(\x08\x12&\n\x08\x65valuate\x18\n \x01(\x0b\x32\x14.espalier.v1.Dataset\x12\x18\n\x10\x65valuate_holdout\x18\x0b \x01(\x08\x12\x10\n\x08\x61ny_plan\x18\x0c \x01(\x08\x12(\n\x06graphs\x18\r \x03(\x0b\x32\x18.espalier.v1.ReplayGraph\"f\n\x10ReplayComparison\x12\x0c\n\x04\x62its\x18\x01 \x01(\x08\x12\x11\n\ttolerance\x18\x02 \x01(\x01\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x10\n\x08\x63ompared\x18\x04 \x01(\x03\x12\x0f\n\x07largest\x18\x05 \x01(\x01\"\x84\x01\n\x10ReplayDifference\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x10\n\x08recorded\x18\x02 \x01(\x01\x12\x10\n\x08replayed\x18\x03 \x01(\x01\x12\x0c\n\x04node\x18\x04 \x01(\t\x12\r\n\x05\x63\x61use\x18\x05 \x01(\t\x12\x0e\n\x06job_id\x18\x06 \x01(\t\x12\x11\n\tnode_step\x18\x07 \x01(\x03\"\xd4\x02\n\rReplaySegment\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63heckpoint_step\x18\x02 \x01(\x03\x12\x12\n\nfirst_step\x18\x03 \x01(\x03\x12\x10\n\x08\x65nd_step\x18\x04 \x01(\x03\x12\'\n\x05state\x18\x05 \x01(\x0e\x32\x18.espalier.v1.ReplayState\x12\x12\n\nsteps_done\x18\x06 \x01(\x03\x12\x0f\n\x07workers\x18\x07 \x03(\t\x12\x31\n\ncomparison\x18\x08 \x01(\x0b\x32\x1d.espalier.v1.ReplayComparison\x12-\n\x04kind\x18\t \x01(\x0e\x32\x1f.espalier.v1.ReplaySegment.Kind\x12\x13\n\x0b\x63heckpoints\x18\n \x01(\x03\"/\n\x04Kind\x12\x0c\n\x08TRAINING\x10\x00\x12\t\n\x05STATE\x10\x01\x12\x0e\n\nEVALUATION\x10\x02\"\xb7\x02\n\nReplayInfo\x12\n\n\x02id\x18\x01 \x01(\t\x12%\n\x04spec\x18\x02 \x01(\x0b\x32\x17.espalier.v1.ReplaySpec\x12\'\n\x05state\x18\x03 \x01(\x0e\x32\x18.espalier.v1.ReplayState\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12\r\n\x05owner\x18\x05 \x01(\t\x12,\n\x08segments\x18\x06 \x03(\x0b\x32\x1a.espalier.v1.ReplaySegment\x12\x31\n\ndifference\x18\x07 \x01(\x0b\x32\x1d.espalier.v1.ReplayDifference\x12\r\n\x05notes\x18\x08 \x03(\t\x12\x0c\n\x04rows\x18\t \x01(\x03\x12\x17\n\x0f\x63reated_unix_ms\x18\n \x01(\x03\x12\x18\n\x10\x66inished_unix_ms\x18\x0b \x01(\x03\"\x88\x01\n\x0cStoredReplay\x12%\n\x04info\x18\x01 \x01(\x0b\x32\x17.espalier.v1.ReplayInfo\x12\x16\n\x0erequest_sha256\x18\x02 \x01(\t\x12\x0f\n\x07job_ids\x18\x03 \x03(\t\x12(\n\x06graphs\x18\x04 \x03(\x0b\x32\x18.espalier.v1.ReplayGraph\"\x99\x03\n\x0eReplayEstimate\x12\r\n\x05steps\x18\x01 \x01(\x03\x12\x14\n\x0clogged_steps\x18\x02 \x01(\x03\x12\x0f\n\x07seconds\x18\x03 \x01(\x01\x12\x17\n\x0floading_seconds\x18\x04 \x01(\x01\x12\x0c\n\x04rows\x18\x05 \x01(\x03\x12\r\n\x05\x62ytes\x18\x06 \x01(\x03\x12,\n\x08segments\x18\x07 \x03(\x0b\x32\x1a.espalier.v1.ReplaySegment\x12\x34\n\x07lacking\x18\x08 \x03(\x0b\x32#.espalier.v1.ReplayEstimate.Lacking\x12\r\n\x05notes\x18\t \x03(\t\x12\x34\n\x07\x66\x65tched\x18\n \x03(\x0b\x32#.espalier.v1.ReplayEstimate.Fetched\x1a\x34\n\x07Lacking\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0b\n\x03log\x18\x02 \x03(\t\x12\x0f\n\x07reasons\x18\x03 \x03(\t\x1a<\n\x07\x46\x65tched\x12\r\n\x05spool\x18\x01 \x01(\t\x12\x13\n\x0b\x63heckpoints\x18\x02 \x01(\x03\x12\r\n\x05\x62ytes\x18\x03 \x01(\x03\"\x8f\x02\n\nHistoryRow\x12\x12\n\nexperiment\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x0e\n\x06job_id\x18\x03 \x01(\t\x12\x0c\n\x04step\x18\x04 \x01(\x03\x12\x0c\n\x04name\x18\x05 \x01(\t\x12\x11\n\treduction\x18\x06 \x01(\t\x12&\n\x05value\x18\x07 \x01(\x0b\x32\x17.espalier.v1.ProbeValue\x12.\n\x06source\x18\x08 \x01(\x0e\x32\x1e.espalier.v1.HistoryRow.Source\x12\x11\n\treplay_id\x18\t \x01(\t\x12\x0f\n\x07unix_ms\x18\n \x01(\x03\"!\n\x06Source\x12\x0b\n\x07\x46ORWARD\x10\x00\x12\n\n\x06REPLAY\x10\x01\">\n\x15\x45stimateReplayRequest\x12%\n\x04spec\x18\x01 \x01(\x0b\x32\x17.espalier.v1.ReplaySpec\"D\n\x13\x45stimateReplayReply\x12-\n\x08\x65stimate\x18\x01 \x01(\x0b\x32\x1b.espalier.v1.ReplayEstimate\"T\n\x12StartReplayRequest\x12%\n\x04spec\x18\x01 \x01(\x0b\x32\x17.espalier.v1.ReplaySpec\x12\x17\n\x0fidempotency_key\x18\x02 \x01(\t\";\n\x10StartReplayReply\x12\'\n\x06replay\x18\x01 \x01(\x0b\x32\x17.espalier.v1.ReplayInfo\":\n\x12WatchReplayRequest\x12\x11\n\treplay_id\x18\x01 \x01(\t\x12\x11\n\twith_rows\x18\x02 \x01(\x08\"i\n\x0bReplayEvent\x12)\n\x06replay\x18\x01 \x01(\x0b\x32\x17.espalier.v1.ReplayInfoH\x00\x12&\n\x03row\x18\x02 \x01(\x0b\x32\x17.espalier.v1.HistoryRowH\x00\x42\x07\n\x05\x65vent\"(\n\x13\x43\x61ncelReplayRequest\x12\x11\n\treplay_id\x18\x01 \x01(\t\"<\n\x11\x43\x61ncelReplayReply\x12\'\n\x06replay\x18\x01 \x01(\x0b\x32\x17.espalier.v1.ReplayInfo\"!\n\x12ListReplaysRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\"<\n\x10ListReplaysReply\x12(\n\x07replays\x18\x01 \x03(\x0b\x32\x17.espalier.v1.ReplayInfo\"\x95\x01\n\x13QueryHistoryRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0b\n\x03log\x18\x02 \x03(\t\x12\x12\n\nfirst_step\x18\x03 \x01(\x03\x12\x10\n\x08\x65nd_step\x18\x04 \x01(\x03\x12\x33\n\x06source\x18\x05 \x01(\x0e\x32\x1e.espalier.v1.HistoryRow.SourceH\x00\x88\x01\x01\x42\t\n\x07_source\":\n\x11QueryHistoryReply\x12%\n\x04rows\x18\x01 \x03(\x0b\x32\x17.espalier.v1.HistoryRow*\xa6\x01\n\x0bReplayState\x12\x1c\n\x18REPLAY_STATE_UNSPECIFIED\x10\x00\x12\x12\n\x0eREPLAY_WAITING\x10\x01\x12\x12\n\x0eREPLAY_RUNNING\x10\x02\x12\x14\n\x10REPLAY_SUCCEEDED\x10\x03\x12\x12\n\x0eREPLAY_DIFFERS\x10\x04\x12\x11\n\rREPLAY_FAILED\x10\x05\x12\x14\n\x10REPLAY_CANCELLED\x10\x06\x32\xca\x03\n\x06Replay\x12P\n\x08\x45stimate\x12\".espalier.v1.EstimateReplayRequest\x1a .espalier.v1.EstimateReplayReply\x12G\n\x05Start\x12\x1f.espalier.v1.StartReplayRequest\x1a\x1d.espalier.v1.StartReplayReply\x12\x44\n\x05Watch\x12\x1f.espalier.v1.WatchReplayRequest\x1a\x18.espalier.v1.ReplayEvent0\x01\x12J\n\x06\x43\x61ncel\x12 .espalier.v1.CancelReplayRequest\x1a\x1e.espalier.v1.CancelReplayReply\x12\x46\n\x04List\x12\x1f.espalier.v1.ListReplaysRequest\x1a\x1d.espalier.v1.ListReplaysReply\x12K\n\x05Query\x12 .espalier.v1.QueryHistoryRequest\x1a\x1e.espalier.v1.QueryHistoryReply0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x65spalier/v1/replay.proto\x12\x0b\x65spalier.v1\x1a\x17\x65spalier/v1/graph.proto\x1a\x17\x65spalier/v1/probe.proto\x1a\x1a\x65spalier/v1/training.proto\"X\n\x0bReplayGraph\x12\x0c\n\x04name\x18\x01 \x01(\t\x12#\n\x05graph\x18\x02 \x01(\x0b\x32\x12.espalier.v1.GraphH\x00\x12\x0e\n\x04onnx\x18\x03 \x01(\x0cH\x00\x42\x06\n\x04kind\"\xa9\x02\n\nReplaySpec\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0b\n\x03log\x18\x02 \x03(\t\x12\x12\n\nfirst_step\x18\x03 \x01(\x03\x12\x10\n\x08\x65nd_step\x18\x04 \x01(\x03\x12\r\n\x05\x65very\x18\x05 \x01(\x03\x12\x0f\n\x07segment\x18\x06 \x01(\x05\x12\x10\n\x08segments\x18\x07 \x01(\x05\x12\x13\n\x0bmax_workers\x18\x08 \x01(\x05\x12\x16\n\x0e\x61t_checkpoints\x18\t \x01(\x08\x12&\n\x08\x65valuate\x18\n \x01(\x0b\x32\x14.espalier.v1.Dataset\x12\x18\n\x10\x65valuate_holdout\x18\x0b \x01(\x08\x12\x10\n\x08\x61ny_plan\x18\x0c \x01(\x08\x12(\n\x06graphs\x18\r \x03(\x0b\x32\x18.espalier.v1.ReplayGraph\"f\n\x10ReplayComparison\x12\x0c\n\x04\x62its\x18\x01 \x01(\x08\x12\x11\n\ttolerance\x18\x02 \x01(\x01\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x10\n\x08\x63ompared\x18\x04 \x01(\x03\x12\x0f\n\x07largest\x18\x05 \x01(\x01\"\x84\x01\n\x10ReplayDifference\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x10\n\x08recorded\x18\x02 \x01(\x01\x12\x10\n\x08replayed\x18\x03 \x01(\x01\x12\x0c\n\x04node\x18\x04 \x01(\t\x12\r\n\x05\x63\x61use\x18\x05 \x01(\t\x12\x0e\n\x06job_id\x18\x06 \x01(\t\x12\x11\n\tnode_step\x18\x07 \x01(\x03\"\xd4\x02\n\rReplaySegment\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63heckpoint_step\x18\x02 \x01(\x03\x12\x12\n\nfirst_step\x18\x03 \x01(\x03\x12\x10\n\x08\x65nd_step\x18\x04 \x01(\x03\x12\'\n\x05state\x18\x05 \x01(\x0e\x32\x18.espalier.v1.ReplayState\x12\x12\n\nsteps_done\x18\x06 \x01(\x03\x12\x0f\n\x07workers\x18\x07 \x03(\t\x12\x31\n\ncomparison\x18\x08 \x01(\x0b\x32\x1d.espalier.v1.ReplayComparison\x12-\n\x04kind\x18\t \x01(\x0e\x32\x1f.espalier.v1.ReplaySegment.Kind\x12\x13\n\x0b\x63heckpoints\x18\n \x01(\x03\"/\n\x04Kind\x12\x0c\n\x08TRAINING\x10\x00\x12\t\n\x05STATE\x10\x01\x12\x0e\n\nEVALUATION\x10\x02\"\xd6\x02\n\nReplayInfo\x12\n\n\x02id\x18\x01 \x01(\t\x12%\n\x04spec\x18\x02 \x01(\x0b\x32\x17.espalier.v1.ReplaySpec\x12\'\n\x05state\x18\x03 \x01(\x0e\x32\x18.espalier.v1.ReplayState\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12\r\n\x05owner\x18\x05 \x01(\t\x12,\n\x08segments\x18\x06 \x03(\x0b\x32\x1a.espalier.v1.ReplaySegment\x12\x31\n\ndifference\x18\x07 \x01(\x0b\x32\x1d.espalier.v1.ReplayDifference\x12\r\n\x05notes\x18\x08 \x03(\t\x12\x0c\n\x04rows\x18\t \x01(\x03\x12\x17\n\x0f\x63reated_unix_ms\x18\n \x01(\x03\x12\x18\n\x10\x66inished_unix_ms\x18\x0b \x01(\x03\x12\x0c\n\x04runs\x18\x0c \x03(\t\x12\x0f\n\x07job_ids\x18\r \x03(\t\"\x99\x01\n\x0cStoredReplay\x12%\n\x04info\x18\x01 \x01(\x0b\x32\x17.espalier.v1.ReplayInfo\x12\x16\n\x0erequest_sha256\x18\x02 \x01(\t\x12\x0f\n\x07job_ids\x18\x03 \x03(\t\x12(\n\x06graphs\x18\x04 \x03(\x0b\x32\x18.espalier.v1.ReplayGraph\x12\x0f\n\x07\x64\x65leted\x18\x05 \x01(\x08\"\x99\x03\n\x0eReplayEstimate\x12\r\n\x05steps\x18\x01 \x01(\x03\x12\x14\n\x0clogged_steps\x18\x02 \x01(\x03\x12\x0f\n\x07seconds\x18\x03 \x01(\x01\x12\x17\n\x0floading_seconds\x18\x04 \x01(\x01\x12\x0c\n\x04rows\x18\x05 \x01(\x03\x12\r\n\x05\x62ytes\x18\x06 \x01(\x03\x12,\n\x08segments\x18\x07 \x03(\x0b\x32\x1a.espalier.v1.ReplaySegment\x12\x34\n\x07lacking\x18\x08 \x03(\x0b\x32#.espalier.v1.ReplayEstimate.Lacking\x12\r\n\x05notes\x18\t \x03(\t\x12\x34\n\x07\x66\x65tched\x18\n \x03(\x0b\x32#.espalier.v1.ReplayEstimate.Fetched\x1a\x34\n\x07Lacking\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0b\n\x03log\x18\x02 \x03(\t\x12\x0f\n\x07reasons\x18\x03 \x03(\t\x1a<\n\x07\x46\x65tched\x12\r\n\x05spool\x18\x01 \x01(\t\x12\x13\n\x0b\x63heckpoints\x18\x02 \x01(\x03\x12\r\n\x05\x62ytes\x18\x03 \x01(\x03\"\x8f\x02\n\nHistoryRow\x12\x12\n\nexperiment\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x0e\n\x06job_id\x18\x03 \x01(\t\x12\x0c\n\x04step\x18\x04 \x01(\x03\x12\x0c\n\x04name\x18\x05 \x01(\t\x12\x11\n\treduction\x18\x06 \x01(\t\x12&\n\x05value\x18\x07 \x01(\x0b\x32\x17.espalier.v1.ProbeValue\x12.\n\x06source\x18\x08 \x01(\x0e\x32\x1e.espalier.v1.HistoryRow.Source\x12\x11\n\treplay_id\x18\t \x01(\t\x12\x0f\n\x07unix_ms\x18\n \x01(\x03\"!\n\x06Source\x12\x0b\n\x07\x46ORWARD\x10\x00\x12\n\n\x06REPLAY\x10\x01\">\n\x15\x45stimateReplayRequest\x12%\n\x04spec\x18\x01 \x01(\x0b\x32\x17.espalier.v1.ReplaySpec\"D\n\x13\x45stimateReplayReply\x12-\n\x08\x65stimate\x18\x01 \x01(\x0b\x32\x1b.espalier.v1.ReplayEstimate\"T\n\x12StartReplayRequest\x12%\n\x04spec\x18\x01 \x01(\x0b\x32\x17.espalier.v1.ReplaySpec\x12\x17\n\x0fidempotency_key\x18\x02 \x01(\t\";\n\x10StartReplayReply\x12\'\n\x06replay\x18\x01 \x01(\x0b\x32\x17.espalier.v1.ReplayInfo\":\n\x12WatchReplayRequest\x12\x11\n\treplay_id\x18\x01 \x01(\t\x12\x11\n\twith_rows\x18\x02 \x01(\x08\"i\n\x0bReplayEvent\x12)\n\x06replay\x18\x01 \x01(\x0b\x32\x17.espalier.v1.ReplayInfoH\x00\x12&\n\x03row\x18\x02 \x01(\x0b\x32\x17.espalier.v1.HistoryRowH\x00\x42\x07\n\x05\x65vent\"(\n\x13\x43\x61ncelReplayRequest\x12\x11\n\treplay_id\x18\x01 \x01(\t\"<\n\x11\x43\x61ncelReplayReply\x12\'\n\x06replay\x18\x01 \x01(\x0b\x32\x17.espalier.v1.ReplayInfo\"%\n\x10GetReplayRequest\x12\x11\n\treplay_id\x18\x01 \x01(\t\"9\n\x0eGetReplayReply\x12\'\n\x06replay\x18\x01 \x01(\x0b\x32\x17.espalier.v1.ReplayInfo\"(\n\x13\x44\x65leteReplayRequest\x12\x11\n\treplay_id\x18\x01 \x01(\t\"\x13\n\x11\x44\x65leteReplayReply\"!\n\x12ListReplaysRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\"<\n\x10ListReplaysReply\x12(\n\x07replays\x18\x01 \x03(\x0b\x32\x17.espalier.v1.ReplayInfo\"\x95\x01\n\x13QueryHistoryRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0b\n\x03log\x18\x02 \x03(\t\x12\x12\n\nfirst_step\x18\x03 \x01(\x03\x12\x10\n\x08\x65nd_step\x18\x04 \x01(\x03\x12\x33\n\x06source\x18\x05 \x01(\x0e\x32\x1e.espalier.v1.HistoryRow.SourceH\x00\x88\x01\x01\x42\t\n\x07_source\":\n\x11QueryHistoryReply\x12%\n\x04rows\x18\x01 \x03(\x0b\x32\x17.espalier.v1.HistoryRow*\xa6\x01\n\x0bReplayState\x12\x1c\n\x18REPLAY_STATE_UNSPECIFIED\x10\x00\x12\x12\n\x0eREPLAY_WAITING\x10\x01\x12\x12\n\x0eREPLAY_RUNNING\x10\x02\x12\x14\n\x10REPLAY_SUCCEEDED\x10\x03\x12\x12\n\x0eREPLAY_DIFFERS\x10\x04\x12\x11\n\rREPLAY_FAILED\x10\x05\x12\x14\n\x10REPLAY_CANCELLED\x10\x06\x32\xd9\x04\n\x06Replay\x12P\n\x08\x45stimate\x12\".espalier.v1.EstimateReplayRequest\x1a .espalier.v1.EstimateReplayReply\x12G\n\x05Start\x12\x1f.espalier.v1.StartReplayRequest\x1a\x1d.espalier.v1.StartReplayReply\x12\x44\n\x05Watch\x12\x1f.espalier.v1.WatchReplayRequest\x1a\x18.espalier.v1.ReplayEvent0\x01\x12J\n\x06\x43\x61ncel\x12 .espalier.v1.CancelReplayRequest\x1a\x1e.espalier.v1.CancelReplayReply\x12\x41\n\x03Get\x12\x1d.espalier.v1.GetReplayRequest\x1a\x1b.espalier.v1.GetReplayReply\x12\x46\n\x04List\x12\x1f.espalier.v1.ListReplaysRequest\x1a\x1d.espalier.v1.ListReplaysReply\x12J\n\x06\x44\x65lete\x12 .espalier.v1.DeleteReplayRequest\x1a\x1e.espalier.v1.DeleteReplayReply\x12K\n\x05Query\x12 .espalier.v1.QueryHistoryRequest\x1a\x1e.espalier.v1.QueryHistoryReply0\x01\x62\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'espalier.v1.replay_pb2', globals())
 if _descriptor._USE_C_DESCRIPTORS == False:
 
   DESCRIPTOR._options = None
-  _REPLAYSTATE._serialized_start=3092
-  _REPLAYSTATE._serialized_end=3258
+  _REPLAYSTATE._serialized_start=3301
+  _REPLAYSTATE._serialized_end=3467
   _REPLAYGRAPH._serialized_start=119
   _REPLAYGRAPH._serialized_end=207
   _REPLAYSPEC._serialized_start=210
@@ -38,43 +38,51 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _REPLAYSEGMENT_KIND._serialized_start=1042
   _REPLAYSEGMENT_KIND._serialized_end=1089
   _REPLAYINFO._serialized_start=1092
-  _REPLAYINFO._serialized_end=1403
-  _STOREDREPLAY._serialized_start=1406
-  _STOREDREPLAY._serialized_end=1542
-  _REPLAYESTIMATE._serialized_start=1545
-  _REPLAYESTIMATE._serialized_end=1954
-  _REPLAYESTIMATE_LACKING._serialized_start=1840
-  _REPLAYESTIMATE_LACKING._serialized_end=1892
-  _REPLAYESTIMATE_FETCHED._serialized_start=1894
-  _REPLAYESTIMATE_FETCHED._serialized_end=1954
-  _HISTORYROW._serialized_start=1957
-  _HISTORYROW._serialized_end=2228
-  _HISTORYROW_SOURCE._serialized_start=2195
-  _HISTORYROW_SOURCE._serialized_end=2228
-  _ESTIMATEREPLAYREQUEST._serialized_start=2230
-  _ESTIMATEREPLAYREQUEST._serialized_end=2292
-  _ESTIMATEREPLAYREPLY._serialized_start=2294
-  _ESTIMATEREPLAYREPLY._serialized_end=2362
-  _STARTREPLAYREQUEST._serialized_start=2364
-  _STARTREPLAYREQUEST._serialized_end=2448
-  _STARTREPLAYREPLY._serialized_start=2450
-  _STARTREPLAYREPLY._serialized_end=2509
-  _WATCHREPLAYREQUEST._serialized_start=2511
-  _WATCHREPLAYREQUEST._serialized_end=2569
-  _REPLAYEVENT._serialized_start=2571
-  _REPLAYEVENT._serialized_end=2676
-  _CANCELREPLAYREQUEST._serialized_start=2678
-  _CANCELREPLAYREQUEST._serialized_end=2718
-  _CANCELREPLAYREPLY._serialized_start=2720
-  _CANCELREPLAYREPLY._serialized_end=2780
-  _LISTREPLAYSREQUEST._serialized_start=2782
-  _LISTREPLAYSREQUEST._serialized_end=2815
-  _LISTREPLAYSREPLY._serialized_start=2817
-  _LISTREPLAYSREPLY._serialized_end=2877
-  _QUERYHISTORYREQUEST._serialized_start=2880
-  _QUERYHISTORYREQUEST._serialized_end=3029
-  _QUERYHISTORYREPLY._serialized_start=3031
-  _QUERYHISTORYREPLY._serialized_end=3089
-  _REPLAY._serialized_start=3261
-  _REPLAY._serialized_end=3719
+  _REPLAYINFO._serialized_end=1434
+  _STOREDREPLAY._serialized_start=1437
+  _STOREDREPLAY._serialized_end=1590
+  _REPLAYESTIMATE._serialized_start=1593
+  _REPLAYESTIMATE._serialized_end=2002
+  _REPLAYESTIMATE_LACKING._serialized_start=1888
+  _REPLAYESTIMATE_LACKING._serialized_end=1940
+  _REPLAYESTIMATE_FETCHED._serialized_start=1942
+  _REPLAYESTIMATE_FETCHED._serialized_end=2002
+  _HISTORYROW._serialized_start=2005
+  _HISTORYROW._serialized_end=2276
+  _HISTORYROW_SOURCE._serialized_start=2243
+  _HISTORYROW_SOURCE._serialized_end=2276
+  _ESTIMATEREPLAYREQUEST._serialized_start=2278
+  _ESTIMATEREPLAYREQUEST._serialized_end=2340
+  _ESTIMATEREPLAYREPLY._serialized_start=2342
+  _ESTIMATEREPLAYREPLY._serialized_end=2410
+  _STARTREPLAYREQUEST._serialized_start=2412
+  _STARTREPLAYREQUEST._serialized_end=2496
+  _STARTREPLAYREPLY._serialized_start=2498
+  _STARTREPLAYREPLY._serialized_end=2557
+  _WATCHREPLAYREQUEST._serialized_start=2559
+  _WATCHREPLAYREQUEST._serialized_end=2617
+  _REPLAYEVENT._serialized_start=2619
+  _REPLAYEVENT._serialized_end=2724
+  _CANCELREPLAYREQUEST._serialized_start=2726
+  _CANCELREPLAYREQUEST._serialized_end=2766
+  _CANCELREPLAYREPLY._serialized_start=2768
+  _CANCELREPLAYREPLY._serialized_end=2828
+  _GETREPLAYREQUEST._serialized_start=2830
+  _GETREPLAYREQUEST._serialized_end=2867
+  _GETREPLAYREPLY._serialized_start=2869
+  _GETREPLAYREPLY._serialized_end=2926
+  _DELETEREPLAYREQUEST._serialized_start=2928
+  _DELETEREPLAYREQUEST._serialized_end=2968
+  _DELETEREPLAYREPLY._serialized_start=2970
+  _DELETEREPLAYREPLY._serialized_end=2989
+  _LISTREPLAYSREQUEST._serialized_start=2991
+  _LISTREPLAYSREQUEST._serialized_end=3024
+  _LISTREPLAYSREPLY._serialized_start=3026
+  _LISTREPLAYSREPLY._serialized_end=3086
+  _QUERYHISTORYREQUEST._serialized_start=3089
+  _QUERYHISTORYREQUEST._serialized_end=3238
+  _QUERYHISTORYREPLY._serialized_start=3240
+  _QUERYHISTORYREPLY._serialized_end=3298
+  _REPLAY._serialized_start=3470
+  _REPLAY._serialized_end=4071
 # @@protoc_insertion_point(module_scope)

@@ -28,6 +28,16 @@ class CancelReplayRequest(_message.Message):
     replay_id: str
     def __init__(self, replay_id: _Optional[str] = ...) -> None: ...
 
+class DeleteReplayReply(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
+
+class DeleteReplayRequest(_message.Message):
+    __slots__ = ["replay_id"]
+    REPLAY_ID_FIELD_NUMBER: _ClassVar[int]
+    replay_id: str
+    def __init__(self, replay_id: _Optional[str] = ...) -> None: ...
+
 class EstimateReplayReply(_message.Message):
     __slots__ = ["estimate"]
     ESTIMATE_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +49,18 @@ class EstimateReplayRequest(_message.Message):
     SPEC_FIELD_NUMBER: _ClassVar[int]
     spec: ReplaySpec
     def __init__(self, spec: _Optional[_Union[ReplaySpec, _Mapping]] = ...) -> None: ...
+
+class GetReplayReply(_message.Message):
+    __slots__ = ["replay"]
+    REPLAY_FIELD_NUMBER: _ClassVar[int]
+    replay: ReplayInfo
+    def __init__(self, replay: _Optional[_Union[ReplayInfo, _Mapping]] = ...) -> None: ...
+
+class GetReplayRequest(_message.Message):
+    __slots__ = ["replay_id"]
+    REPLAY_ID_FIELD_NUMBER: _ClassVar[int]
+    replay_id: str
+    def __init__(self, replay_id: _Optional[str] = ...) -> None: ...
 
 class HistoryRow(_message.Message):
     __slots__ = ["experiment", "job_id", "name", "reduction", "replay_id", "source", "step", "unix_ms", "value", "version"]
@@ -193,15 +215,17 @@ class ReplayGraph(_message.Message):
     def __init__(self, name: _Optional[str] = ..., graph: _Optional[_Union[_graph_pb2.Graph, _Mapping]] = ..., onnx: _Optional[bytes] = ...) -> None: ...
 
 class ReplayInfo(_message.Message):
-    __slots__ = ["created_unix_ms", "difference", "error", "finished_unix_ms", "id", "notes", "owner", "rows", "segments", "spec", "state"]
+    __slots__ = ["created_unix_ms", "difference", "error", "finished_unix_ms", "id", "job_ids", "notes", "owner", "rows", "runs", "segments", "spec", "state"]
     CREATED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     DIFFERENCE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     FINISHED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
+    JOB_IDS_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -210,13 +234,15 @@ class ReplayInfo(_message.Message):
     error: str
     finished_unix_ms: int
     id: str
+    job_ids: _containers.RepeatedScalarFieldContainer[str]
     notes: _containers.RepeatedScalarFieldContainer[str]
     owner: str
     rows: int
+    runs: _containers.RepeatedScalarFieldContainer[str]
     segments: _containers.RepeatedCompositeFieldContainer[ReplaySegment]
     spec: ReplaySpec
     state: ReplayState
-    def __init__(self, id: _Optional[str] = ..., spec: _Optional[_Union[ReplaySpec, _Mapping]] = ..., state: _Optional[_Union[ReplayState, str]] = ..., error: _Optional[str] = ..., owner: _Optional[str] = ..., segments: _Optional[_Iterable[_Union[ReplaySegment, _Mapping]]] = ..., difference: _Optional[_Union[ReplayDifference, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ..., rows: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., finished_unix_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., spec: _Optional[_Union[ReplaySpec, _Mapping]] = ..., state: _Optional[_Union[ReplayState, str]] = ..., error: _Optional[str] = ..., owner: _Optional[str] = ..., segments: _Optional[_Iterable[_Union[ReplaySegment, _Mapping]]] = ..., difference: _Optional[_Union[ReplayDifference, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ..., rows: _Optional[int] = ..., created_unix_ms: _Optional[int] = ..., finished_unix_ms: _Optional[int] = ..., runs: _Optional[_Iterable[str]] = ..., job_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReplaySegment(_message.Message):
     __slots__ = ["checkpoint_step", "checkpoints", "comparison", "end_step", "first_step", "job_id", "kind", "state", "steps_done", "workers"]
@@ -292,16 +318,18 @@ class StartReplayRequest(_message.Message):
     def __init__(self, spec: _Optional[_Union[ReplaySpec, _Mapping]] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
 
 class StoredReplay(_message.Message):
-    __slots__ = ["graphs", "info", "job_ids", "request_sha256"]
+    __slots__ = ["deleted", "graphs", "info", "job_ids", "request_sha256"]
+    DELETED_FIELD_NUMBER: _ClassVar[int]
     GRAPHS_FIELD_NUMBER: _ClassVar[int]
     INFO_FIELD_NUMBER: _ClassVar[int]
     JOB_IDS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_SHA256_FIELD_NUMBER: _ClassVar[int]
+    deleted: bool
     graphs: _containers.RepeatedCompositeFieldContainer[ReplayGraph]
     info: ReplayInfo
     job_ids: _containers.RepeatedScalarFieldContainer[str]
     request_sha256: str
-    def __init__(self, info: _Optional[_Union[ReplayInfo, _Mapping]] = ..., request_sha256: _Optional[str] = ..., job_ids: _Optional[_Iterable[str]] = ..., graphs: _Optional[_Iterable[_Union[ReplayGraph, _Mapping]]] = ...) -> None: ...
+    def __init__(self, info: _Optional[_Union[ReplayInfo, _Mapping]] = ..., request_sha256: _Optional[str] = ..., job_ids: _Optional[_Iterable[str]] = ..., graphs: _Optional[_Iterable[_Union[ReplayGraph, _Mapping]]] = ..., deleted: bool = ...) -> None: ...
 
 class WatchReplayRequest(_message.Message):
     __slots__ = ["replay_id", "with_rows"]
