@@ -64,8 +64,10 @@ ZstdDecompressor::ZstdDecompressor() : stream_(std::make_unique<Stream>()) {
 
 ZstdDecompressor::~ZstdDecompressor() = default;
 
-absl::Status ZstdDecompressor::Add(absl::string_view compressed, std::string* out) {
-  ZSTD_inBuffer in = {compressed.data(), compressed.size(), 0};
+absl::StatusOr<bool> ZstdDecompressor::Add(absl::string_view* compressed, size_t most,
+                                           std::string* out) {
+  ZSTD_inBuffer in = {compressed->data(), compressed->size(), 0};
+  const size_t begin = out->size();
   while (true) {
     if (stream_->ended && in.pos < in.size) {
       return absl::DataLossError("zstd: bytes follow the end of the frame");
@@ -79,8 +81,10 @@ absl::Status ZstdDecompressor::Add(absl::string_view compressed, std::string* ou
     }
     stream_->ended = left == 0;
     // A full block may hide more.
-    if (in.pos == in.size && room.pos < room.size) return absl::OkStatus();
-    if (stream_->ended && in.pos == in.size) return absl::OkStatus();
+    const bool over = in.pos == in.size && (stream_->ended || room.pos < room.size);
+    if (!over && (stream_->ended || out->size() - begin < most)) continue;
+    compressed->remove_prefix(in.pos);
+    return !over;
   }
 }
 

@@ -1,10 +1,12 @@
 // Compression of streams by Zstandard. Not thread-safe.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace espalier {
@@ -31,8 +33,10 @@ class ZstdDecompressor {
   ZstdDecompressor();
   ~ZstdDecompressor();
 
-  // Appends what the next compressed bytes give to `out`. DataLoss if they are damaged.
-  absl::Status Add(absl::string_view compressed, std::string* out);
+  // Appends to `out` what the next compressed bytes give, until that is `most` bytes or a block
+  // more: few of them may give much. Removes those that it has read. Returns whether there may be
+  // more without other bytes; DataLoss if they are damaged.
+  absl::StatusOr<bool> Add(absl::string_view* compressed, size_t most, std::string* out);
   // After all bytes: DataLoss if the frame has not ended.
   absl::Status Finish() const;
 

@@ -28,6 +28,32 @@ std::string CompressInPieces(const std::string& bytes, size_t piece) {
   return out;
 }
 
+// Adds all of the bytes, and takes at most about `most` at a time.
+absl::Status Decompress(ZstdDecompressor& decompressor, absl::string_view compressed,
+                        std::string* out, size_t most = 1 << 16) {
+  while (true) {
+    const size_t before = out->size();
+    const absl::StatusOr<bool> more = decompressor.Add(&compressed, most, out);
+    if (!more.ok()) return more.status();
+    EXPECT_LE(out->size() - before, most + (1 << 17));
+    if (!*more) break;
+  }
+  EXPECT_TRUE(compressed.empty());
+  return absl::OkStatus();
+}
+
+TEST(ZstdTest, FewBytesThatGiveMuchAreTakenInPieces) {
+  const std::string bytes(20'000'000, 'x'), compressed = CompressInPieces(bytes, 1 << 20);
+  ASSERT_LT(compressed.size(), 10'000u);
+  for (const size_t most : {1u, 1u << 20}) {
+    ZstdDecompressor decompressor;
+    std::string out;
+    ASSERT_EQ(Decompress(decompressor, compressed, &out, most), absl::OkStatus());
+    EXPECT_EQ(decompressor.Finish(), absl::OkStatus());
+    EXPECT_TRUE(out == bytes);
+  }
+}
+
 TEST(ZstdTest, ReturnsTheSameBytesWhateverThePieces) {
   for (const size_t count : {0u, 1u, 1000u, 300000u}) {
     const std::string bytes = SampleValues(count);
@@ -36,7 +62,7 @@ TEST(ZstdTest, ReturnsTheSameBytesWhateverThePieces) {
       ZstdDecompressor decompressor;
       std::string out;
       for (size_t at = 0; at < compressed.size(); at += 4093) {
-        ASSERT_EQ(decompressor.Add(compressed.substr(at, 4093), &out), absl::OkStatus());
+        ASSERT_EQ(Decompress(decompressor, compressed.substr(at, 4093), &out), absl::OkStatus());
       }
       EXPECT_EQ(decompressor.Finish(), absl::OkStatus());
       EXPECT_TRUE(out == bytes) << count;
@@ -53,14 +79,15 @@ TEST(ZstdTest, SaysThatBytesAreDamaged) {
     std::string damaged = compressed, out;
     damaged[at] = static_cast<char>(damaged[at] ^ 1);
     ZstdDecompressor decompressor;
-    const absl::Status added = decompressor.Add(damaged, &out);
+    const absl::Status added = Decompress(decompressor, damaged, &out);
     EXPECT_TRUE(absl::IsDataLoss(added.ok() ? decompressor.Finish() : added)) << at;
   }
   std::string out;
   ZstdDecompressor truncated, longer;
-  ASSERT_EQ(truncated.Add(compressed.substr(0, compressed.size() - 5), &out), absl::OkStatus());
+  ASSERT_EQ(Decompress(truncated, compressed.substr(0, compressed.size() - 5), &out),
+            absl::OkStatus());
   EXPECT_TRUE(absl::IsDataLoss(truncated.Finish()));
-  EXPECT_TRUE(absl::IsDataLoss(longer.Add(compressed + "x", &out)));
+  EXPECT_TRUE(absl::IsDataLoss(Decompress(longer, compressed + "x", &out)));
 }
 
 }  // namespace

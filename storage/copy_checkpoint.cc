@@ -2,20 +2,18 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/sha256.h"
-#include "base/zstd.h"
+#include "storage/copy_encoding.h"
 
 namespace espalier {
 namespace {
 
 constexpr int64_t kCopiedPart = 1 << 20;  // bytes at a time
-// Higher levels make parameters hardly smaller, but take much longer.
-constexpr int kCompressionLevel = 1;
 
 absl::Status CheckGoesOn(const CopyOptions& options) {
   return options.stopped && options.stopped() ? absl::CancelledError("the copy was stopped")
@@ -25,68 +23,82 @@ absl::Status CheckGoesOn(const CopyOptions& options) {
 // Reads a file from its beginning, decompressed.
 class SourceFile {
  public:
-  // Opens the object, or the compressed one in its place.
+  // Opens the object, or one with an encoding of it in its place.
   static absl::StatusOr<SourceFile> Open(ObjectReader& store, const std::string& name) {
-    SourceFile source;
-    source.name_ = name;
-    absl::StatusOr<std::unique_ptr<ReadableFile>> file = store.Open(name);
-    if (absl::IsNotFound(file.status())) {
-      absl::StatusOr<std::unique_ptr<ReadableFile>> compressed =
-          store.Open(absl::StrCat(name, kCompressedSuffix));
-      if (compressed.ok()) {
-        source.decompressor_ = std::make_unique<ZstdDecompressor>();
-        source.name_ += kCompressedSuffix;
-      }
-      if (!absl::IsNotFound(compressed.status())) file = std::move(compressed);
+    absl::Status missing;
+    for (const CopyEncoding encoding : kCopyEncodings) {
+      const std::string object = absl::StrCat(name, SuffixOf(encoding));
+      absl::StatusOr<std::unique_ptr<ReadableFile>> file = store.Open(object);
+      if (file.ok()) return SourceFile(object, *std::move(file), encoding);
+      if (!absl::IsNotFound(file.status())) return file.status();
+      missing.Update(file.status());
     }
-    if (!file.ok()) return file.status();
-    source.file_ = *std::move(file);
-    return source;
+    return missing;
   }
 
   // Sets `part` to the next bytes; at the end it is empty.
   absl::Status Next(std::string* part) {
     part->clear();
-    while (part->empty() && at_ < file_->size()) {
-      buffer_.resize(static_cast<size_t>(std::min(kCopiedPart, file_->size() - at_)));
-      absl::Status s = file_->Read(at_, static_cast<int64_t>(buffer_.size()), buffer_.data());
-      if (!s.ok()) return s;
-      at_ += static_cast<int64_t>(buffer_.size());
-      if (decompressor_ == nullptr) {
-        part->swap(buffer_);
-        return absl::OkStatus();
+    while (part->empty()) {
+      if (!has_more_ && at_ == file_->size()) return Damaged(Finish(part));
+      if (!has_more_) {
+        buffer_.resize(static_cast<size_t>(std::min(kCopiedPart, file_->size() - at_)));
+        absl::Status s = file_->Read(at_, static_cast<int64_t>(buffer_.size()), buffer_.data());
+        if (!s.ok()) return s;
+        at_ += static_cast<int64_t>(buffer_.size());
+        unread_ = buffer_;
       }
-      s = decompressor_->Add(buffer_, part);
-      if (!s.ok()) return absl::DataLossError(absl::StrCat("'", name_, "': ", s.message()));
+      const absl::StatusOr<bool> more = decoder_->Add(&unread_, part);
+      if (!more.ok()) return Damaged(more.status());
+      has_more_ = *more;
     }
-    if (!part->empty() || decompressor_ == nullptr) return absl::OkStatus();
-    const absl::Status ended = decompressor_->Finish();
-    return ended.ok() ? ended
-                      : absl::DataLossError(absl::StrCat("'", name_, "': ", ended.message()));
+    return absl::OkStatus();
   }
 
-  // Whether a part from its middle becomes smaller by a twentieth. The beginning is a header.
-  absl::StatusOr<bool> Shrinks() const {
-    if (decompressor_ != nullptr) return true;
+  // A part from its middle: the beginning is a header.
+  absl::StatusOr<std::string> Middle() const {
     const int64_t bytes = std::min(kCopiedPart, file_->size());
-    std::string part(static_cast<size_t>(bytes), '\0'), compressed;
+    std::string part(static_cast<size_t>(bytes), '\0');
     absl::Status s = file_->Read((file_->size() - bytes) / 2, bytes, part.data());
-    ZstdCompressor compressor(kCompressionLevel);
-    if (s.ok()) s = compressor.Add(part, &compressed);
-    if (s.ok()) s = compressor.Finish(&compressed);
     if (!s.ok()) return s;
-    return static_cast<int64_t>(compressed.size()) < bytes - bytes / 20;
+    return part;
   }
 
+  CopyEncoding encoding() const { return encoding_; }
   const std::string& name() const { return name_; }
 
  private:
+  SourceFile(std::string name, std::unique_ptr<ReadableFile> file, CopyEncoding encoding)
+      : name_(std::move(name)),
+        file_(std::move(file)),
+        encoding_(encoding),
+        decoder_(std::make_unique<CopyDecoder>(encoding)) {}
+
+  absl::Status Finish(std::string* part) {
+    return std::exchange(finished_, true) ? absl::OkStatus() : decoder_->Finish(part);
+  }
+  absl::Status Damaged(const absl::Status& status) const {
+    return status.ok() ? status
+                       : absl::DataLossError(absl::StrCat("'", name_, "': ", status.message()));
+  }
+
   std::string name_;
   std::unique_ptr<ReadableFile> file_;
-  std::unique_ptr<ZstdDecompressor> decompressor_;  // null: it is not compressed
+  CopyEncoding encoding_;
+  std::unique_ptr<CopyDecoder> decoder_;
   int64_t at_ = 0;
   std::string buffer_;
+  absl::string_view unread_;  // of the buffer
+  bool has_more_ = false;     // without other bytes
+  bool finished_ = false;
 };
+
+absl::StatusOr<CopyEncoding> BestEncoding(const SourceFile& source) {
+  if (source.encoding() != CopyEncoding::kPlain) return source.encoding();
+  const absl::StatusOr<std::string> part = source.Middle();
+  if (!part.ok()) return part.status();
+  return ChooseEncoding(*part);
+}
 
 // Returns the bytes written.
 absl::StatusOr<int64_t> CopyFile(ObjectReader& from, const std::string& from_name,
@@ -94,21 +106,24 @@ absl::StatusOr<int64_t> CopyFile(ObjectReader& from, const std::string& from_nam
                                  const ManifestFile& expected, const CopyOptions& options) {
   absl::StatusOr<SourceFile> source = SourceFile::Open(from, from_name);
   if (!source.ok()) return source.status();
-  std::optional<ZstdCompressor> compressor;
+  CopyEncoding encoding = CopyEncoding::kPlain;
   if (options.compress) {
-    const absl::StatusOr<bool> shrinks = source->Shrinks();
-    if (!shrinks.ok()) return shrinks.status();
-    if (*shrinks) compressor.emplace(kCompressionLevel);
+    const absl::StatusOr<CopyEncoding> best = BestEncoding(*source);
+    if (!best.ok()) return best.status();
+    encoding = *best;
   }
-  const std::string plain = to_name, frame = absl::StrCat(to_name, kCompressedSuffix);
-  // What another checkpoint of this name has left would be taken for this file.
-  if (absl::Status s = to.Delete(compressor.has_value() ? plain : frame); !s.ok()) return s;
+  for (const CopyEncoding other : kCopyEncodings) {
+    // What another checkpoint of this name has left would be taken for this file.
+    if (other == encoding) continue;
+    if (absl::Status s = to.Delete(absl::StrCat(to_name, SuffixOf(other))); !s.ok()) return s;
+  }
   absl::StatusOr<std::unique_ptr<CheckpointStore::Upload>> upload =
-      to.Put(compressor.has_value() ? frame : plain);
+      to.Put(absl::StrCat(to_name, SuffixOf(encoding)));
   if (!upload.ok()) return upload.status();
+  CopyEncoder encoder(encoding);
   Sha256 hash;
   int64_t read = 0, written = 0;
-  std::string part, compressed;
+  std::string part, encoded;
   const auto write = [&](absl::string_view bytes) {
     if (bytes.empty()) return absl::OkStatus();
     written += static_cast<int64_t>(bytes.size());
@@ -121,25 +136,18 @@ absl::StatusOr<int64_t> CopyFile(ObjectReader& from, const std::string& from_nam
     if (part.empty()) break;
     hash.Add(part);
     read += static_cast<int64_t>(part.size());
-    if (compressor.has_value()) {
-      compressed.clear();
-      s = compressor->Add(part, &compressed);
-      if (s.ok()) s = write(compressed);
-    } else {
-      s = write(part);
-    }
+    encoded.clear();
+    s = encoder.Add(part, &encoded);
+    if (s.ok()) s = write(encoded);
     if (!s.ok()) return s;
   }
   if (read != expected.bytes || hash.Hex() != expected.sha256) {
     return absl::DataLossError(absl::StrCat(
         "'", source->name(), "' has another content than the checkpoint's manifest says"));
   }
-  absl::Status s;
-  if (compressor.has_value()) {
-    compressed.clear();
-    s = compressor->Finish(&compressed);
-    if (s.ok()) s = write(compressed);
-  }
+  encoded.clear();
+  absl::Status s = encoder.Finish(&encoded);
+  if (s.ok()) s = write(encoded);
   if (s.ok()) s = (*upload)->Commit();
   return s.ok() ? absl::StatusOr<int64_t>(written) : s;
 }

@@ -13,11 +13,9 @@
 
 namespace espalier {
 
-// Of objects in place of those without it: a Zstandard frame with the same bytes.
-inline constexpr char kCompressedSuffix[] = ".zst";
-
 struct CopyOptions {
-  // Compresses each file of which a part from its middle becomes smaller by a twentieth at least.
+  // Compresses each file of which a part from its middle becomes smaller by a twentieth at least,
+  // in the way in which it becomes smallest (copy_encoding.h).
   bool compress = false;
   // Asked several times a second; if it returns true, the copy ends with Cancelled. May be null.
   std::function<bool()> stopped;

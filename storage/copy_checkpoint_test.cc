@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -27,16 +28,23 @@ std::string NewStoreFolder(const std::string& name) {
 
 class CopyCheckpointTest : public testing::Test {
  protected:
-  // Files of 5 MB that do not shrink, of 3 MB that do, and one beside the folder.
+  // Files of 5 MB that do not shrink, of 3 MB that do, of 2 MB that do if they are shuffled, and
+  // one beside the folder.
   void Write(const std::string& folder, uint32_t seed) {
     std::mt19937 random(seed);
     std::string noise(5'000'000, '\0');
     for (char& c : noise) c = static_cast<char>(random());
+    std::string floats(2'000'000, '\0');
+    for (size_t i = 0; i < floats.size(); i += sizeof(uint32_t)) {
+      const uint32_t bits = 0x3d000000u | (random() & 0x00ffffffu);
+      std::memcpy(floats.data() + i, &bits, sizeof bits);
+    }
     Manifest manifest;
     manifest.steps_done = 40;
     manifest.files = {
         Put(folder, "rank-0.safetensors", noise, false),
         Put(folder, "rank-1.safetensors", std::string(3'000'000, static_cast<char>(seed)), false),
+        Put(folder, "rank-2.safetensors", floats, false),
         Put(folder, "unchanged-rank-0.safetensors", noise.substr(0, 1000), true)};
     ASSERT_EQ(WriteManifest(from_, folder, manifest), absl::OkStatus());
   }
@@ -79,17 +87,19 @@ TEST_F(CopyCheckpointTest, ReturnsWithTheSameBytesAndCompressesWhatShrinks) {
   const auto copied = Copy();
   ASSERT_TRUE(copied.ok()) << copied.status();
   EXPECT_EQ(copied->steps_done, 40);
-  EXPECT_EQ(copied->bytes, 8'001'000);
-  EXPECT_LT(copied->copied_bytes, 5'010'000);
+  EXPECT_EQ(copied->bytes, 10'001'000);
+  EXPECT_LT(copied->copied_bytes, 6'600'000);
   const auto objects = Objects(to_);
   EXPECT_TRUE(objects.contains(absl::StrCat(kFolder, "/rank-0.safetensors")));
   EXPECT_TRUE(objects.contains(absl::StrCat(kFolder, "/rank-1.safetensors.zst")));
+  EXPECT_TRUE(objects.contains(absl::StrCat(kFolder, "/rank-2.safetensors.shuffled")));
   EXPECT_TRUE(objects.contains("job-1/attempt-1/unchanged-rank-0.safetensors"));
-  EXPECT_EQ(objects.size(), 4u);
+  EXPECT_EQ(objects.size(), 5u);
 
   FolderCheckpointStore back(*files_, NewStoreFolder("back"));
   ASSERT_TRUE(CopyCheckpoint(to_, kFolder, back, "job-1/fetched/1/step", {}, nullptr).ok());
-  for (const char* name : {"rank-0.safetensors", "rank-1.safetensors", "manifest.json"}) {
+  for (const char* name :
+       {"rank-0.safetensors", "rank-1.safetensors", "rank-2.safetensors", "manifest.json"}) {
     EXPECT_TRUE(Content(back, absl::StrCat("job-1/fetched/1/step/", name)) ==
                 Content(from_, absl::StrCat(kFolder, "/", name)))
         << name;
@@ -109,7 +119,7 @@ TEST_F(CopyCheckpointTest, CopiesNothingTwice) {
   faulty_.set_free_bytes(1 << 30);
   auto again = Copy(false, &copied);
   ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_EQ(again->copied_bytes, 3'001'000);
+  EXPECT_EQ(again->copied_bytes, 5'001'000);
   again = Copy(false, nullptr);
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->copied_bytes, 0);
@@ -121,9 +131,11 @@ TEST_F(CopyCheckpointTest, ReplacesAnotherCheckpointOfThisName) {
   ASSERT_EQ(from_.Delete("job-1"), absl::OkStatus());
   Write(kFolder, 8);
   ASSERT_TRUE(Copy(false).ok());
-  EXPECT_TRUE(Content(to_, absl::StrCat(kFolder, "/rank-1.safetensors")) ==
-              Content(from_, absl::StrCat(kFolder, "/rank-1.safetensors")));
-  EXPECT_EQ(Objects(to_).size(), 4u);
+  for (const char* name : {"/rank-1.safetensors", "/rank-2.safetensors"}) {
+    EXPECT_TRUE(Content(to_, absl::StrCat(kFolder, name)) ==
+                Content(from_, absl::StrCat(kFolder, name)));
+  }
+  EXPECT_EQ(Objects(to_).size(), 5u);
 }
 
 TEST_F(CopyCheckpointTest, NamesADamagedFileOnBothWays) {
@@ -135,13 +147,15 @@ TEST_F(CopyCheckpointTest, NamesADamagedFileOnBothWays) {
     file.put('x');
     EXPECT_TRUE(file.good());
   };
-  damage(to_, "rank-1.safetensors.zst");
   FolderCheckpointStore back(*files_, NewStoreFolder("back"));
-  absl::Status status =
-      CopyCheckpoint(to_, kFolder, back, "job-1/fetched/1/step", {}, nullptr).status();
-  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
-  EXPECT_NE(status.message().find("rank-1.safetensors.zst"), std::string::npos) << status;
-  EXPECT_TRUE(absl::IsNotFound(ReadManifest(back, "job-1/fetched/1/step").status()));
+  absl::Status status;
+  for (const char* name : {"rank-2.safetensors.shuffled", "rank-1.safetensors.zst"}) {
+    damage(to_, name);
+    status = CopyCheckpoint(to_, kFolder, back, "job-1/fetched/1/step", {}, nullptr).status();
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_NE(status.message().find(name), std::string::npos) << status;
+    EXPECT_TRUE(absl::IsNotFound(ReadManifest(back, "job-1/fetched/1/step").status()));
+  }
 
   damage(from_, "rank-0.safetensors");
   ASSERT_EQ(to_.Delete("job-1"), absl::OkStatus());

@@ -2,6 +2,7 @@
 import glob
 import os
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -11,6 +12,23 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cluster import PROGRAMS  # noqa: E402
 from spooled_runs import STEPS, SpoolCluster, checkpoints, named  # noqa: E402
+
+
+def decompress(frame):
+    return subprocess.run(["zstd", "-dc"], input=frame, check=True, capture_output=True).stdout
+
+
+def unshuffle(copy):
+    """As docs/reference/checkpoint-format.md has it."""
+    magic, element, size = struct.unpack("<8sII", copy[:16])
+    assert (magic, element) == (b"ESPSHUF1", 4)
+    blocks = decompress(copy[16:])
+    out = bytearray(blocks)
+    for begin in range(0, len(blocks), size):
+        elements = min(size, len(blocks) - begin) // 4
+        for place in range(4):
+            out[begin + place:begin + 4 * elements:4] = blocks[begin + place * elements:begin + (place + 1) * elements]
+    return bytes(out)
 
 
 class SpoolTest(unittest.TestCase):
@@ -105,35 +123,53 @@ class SpoolTest(unittest.TestCase):
         for name in ("param(model.layers.0.self_attn.q_proj.weight)", "grad(lm_head.weight)"):
             self.assertEqual(named(rows, name, "norm"), named(expected, name, "norm"))
 
+    def stopped_within_a_copy(self, cluster, job):
+        """Stops the coordinator while a shuffled copy is incomplete, if it comes to that within some seconds."""
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            if not glob.glob(f"{self.spool}/{job}/*/*/*.shuffled*.tmp"):
+                continue
+            cluster.daemon.send_signal(signal.SIGSTOP)
+            if glob.glob(f"{self.spool}/{job}/*/*/*.shuffled*.tmp"):
+                return True
+            cluster.daemon.send_signal(signal.SIGCONT)
+        return False
+
     def test_a_killed_coordinator_goes_on_copying(self):
         cluster = self.cluster(workers=1)
         job = cluster.submit("lm", "--record=every:5", steps=200)
         cluster.wait(lambda: glob.glob(f"{self.spool}/{job}/attempt-1/*/manifest.json"), 60, "one is copied")
+        interrupted = 0
         for _ in range(3):
+            interrupted += self.stopped_within_a_copy(cluster, job)
             cluster.daemon.send_signal(signal.SIGKILL)
             cluster.daemon.wait()
             cluster.start_daemon()
             time.sleep(0.7)
+        self.assertGreater(interrupted, 0)
         self.assertEqual(cluster.wait_for_job(job)["state"].upper(), "SUCCEEDED")
         wanted = checkpoints(cluster, "lm")["stored"]
         self.assertGreater(len(wanted), 20)
         cluster.wait_until_spooled("lm", wanted)
         # Copies are the same bytes. Those of checkpoints that the job went back behind may be more than the originals.
-        compared = 0
+        compared = shuffled = 0
         for copy in glob.glob(f"{self.spool}/{job}/*/*/*"):
-            original = copy.replace(self.spool, f"{cluster.folder}/data/checkpoints").removesuffix(".zst")
+            original = copy.replace(self.spool, f"{cluster.folder}/data/checkpoints").removesuffix(".zst").removesuffix(".shuffled")
             if not os.path.exists(os.path.join(os.path.dirname(original), "manifest.json")):
                 continue
             with open(original, "rb") as file:
                 content = file.read()
+            with open(copy, "rb") as file:
+                found = file.read()
             if copy.endswith(".zst"):
-                found = subprocess.run(["zstd", "-dc", copy], check=True, capture_output=True).stdout
-            else:
-                with open(copy, "rb") as file:
-                    found = file.read()
+                found = decompress(found)
+            elif copy.endswith(".shuffled"):
+                found = unshuffle(found)
+                shuffled += 1
             self.assertTrue(found == content, copy)
             compared += 1
         self.assertEqual(compared, 2 * len(wanted))
+        self.assertGreater(shuffled, 0)
 
     def test_a_job_goes_on_from_the_copy_of_a_damaged_checkpoint(self):
         cluster = self.cluster(workers=1)
