@@ -154,7 +154,11 @@ TEST_F(CoordinatorCallsTest, WhatAJobNeedsCannotBeDeletedUntilItIsOver) {
   EXPECT_THAT(refused.message(), ::testing::HasSubstr("espalier jobs cancel " + id));
   workers_[0]->Unstall();
   ASSERT_EQ(WaitForEnd(id).job().state(), v1::SUCCEEDED);
-  EXPECT_EQ(coordinator_->artifacts().Delete("start", nullptr), absl::OkStatus());
+  // Its recording begins with these values.
+  const absl::Status recorded = coordinator_->artifacts().Delete("start", nullptr);
+  EXPECT_EQ(recorded.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(recorded.message(), ::testing::HasSubstr("espalier models delete --force start"));
+  EXPECT_EQ(coordinator_->artifacts().Delete("start", nullptr, {.force = true}), absl::OkStatus());
 }
 
 TEST_F(CoordinatorCallsTest, JobNameMayLookLikeAPath) {
