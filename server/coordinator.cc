@@ -7,14 +7,10 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <atomic>
 #include <filesystem>
-#include <optional>
 #include <thread>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "base/net/authenticated_channel.h"
 #include "base/net/listen_error.h"
 #include "base/steady_clock.h"
@@ -24,10 +20,8 @@
 #include "server/access/access_control.h"
 #include "server/access/identify.h"
 #include "server/access/token_store.h"
-#include "server/artifacts/artifact_objects.h"
-#include "server/artifacts/artifact_store.h"
 #include "server/artifacts/quantize.h"
-#include "server/data_folder_mode.h"
+#include "server/coordinator_stores.h"
 #include "server/grpc_limits.h"
 #include "server/jobs/check_joining_worker.h"
 #include "server/jobs/job_runner.h"
@@ -36,10 +30,7 @@
 #include "server/membership/rendezvous.h"
 #include "server/membership/worker_registry.h"
 #include "server/metrics/metrics.h"
-#include "server/object_store.h"
-#include "server/recordings/recording_store.h"
 #include "server/recordings/run_queries.h"
-#include "server/recordings/spool.h"
 #include "server/replay/answer_store.h"
 #include "server/replay/history_query.h"
 #include "server/replay/replay_manager.h"
@@ -50,22 +41,12 @@
 #include "server/sessions/session_manager.h"
 #include "server/sessions/session_service.h"
 #include "server/spool_reports.h"
-#include "server/spool_store.h"
-#include "server/standby/shared_store.h"
 #include "server/storage/storage_service.h"
 #include "server/store/idempotency.h"
-#include "server/store/sqlite_store.h"
-#include "storage/data_folder_names.h"
-#include "storage/dataset_roots.h"
-#include "storage/folder_checkpoint_store.h"
 
 namespace espalier {
 namespace {
 
-// CoordinatorOptions::checkpoint_store.
-constexpr char kStreamedStore[] = "coordinator";
-// The job store's blob with the URL of the store that has the checkpoints.
-constexpr char kCheckpointStoreBlob[] = "checkpoint-objects/store";
 constexpr absl::Duration kLeaseTick = absl::Milliseconds(200);
 constexpr absl::Duration kDrain = absl::Seconds(2);
 constexpr absl::Duration kFolderTick = absl::Seconds(1);
@@ -84,31 +65,14 @@ struct Coordinator::Parts {
   SystemClock system_clock;
   SteadyClock steady_clock;  // of workers' leases
   const Clock* clock = nullptr;
-  std::unique_ptr<FileSystem> own_files;
-  FileSystem* files = nullptr;
   OpRegistry operators;
   Metrics metrics;
-  std::unique_ptr<DatasetRoots> dataset_roots;
-  std::optional<FolderCheckpointStore> data_folder,
-      job_folder;                                 // job_folder: kCheckpointsFolder in it
-  std::unique_ptr<Uploads> uploads;               // of workers, to data_folder
-  std::unique_ptr<CheckpointStore> object_store;  // null: checkpoints are in job_folder
-  CheckpointStore* checkpoints = nullptr;
-  std::unique_ptr<JobStore> store;
-  std::unique_ptr<CheckpointStore> artifact_store;  // null: artifacts are in the data folder
-  std::unique_ptr<ArtifactObjects> artifact_objects;
-  std::unique_ptr<ArtifactStore> artifacts;
+  std::unique_ptr<SpoolReports> spool_reports;
+  CoordinatorStores stores;
   std::unique_ptr<WorkerRegistry> workers;
   Rendezvous rendezvous;
   std::unique_ptr<CalibratedPlanner> planner;
   std::unique_ptr<PlannerRequestHandler> plans;
-  // Ends calls of the spool.
-  const std::shared_ptr<std::atomic<bool>> spool_cancelled =
-      std::make_shared<std::atomic<bool>>(false);
-  OpenedSpool opened_spool;
-  std::unique_ptr<RecordingStore> recordings;
-  std::unique_ptr<SpoolReports> spool_reports;
-  std::unique_ptr<Spool> spool;  // null: there is none
   std::unique_ptr<JobRunner> jobs;
   std::unique_ptr<RunQueries> runs;
   AttemptTools tools;  // of jobs and replays
@@ -135,15 +99,8 @@ struct Coordinator::Parts {
   std::function<std::vector<std::string>(const Caller&)> served_models ABSL_GUARDED_BY(mutex);
   std::function<absl::Status(const v1::Artifact&)> check_servable ABSL_GUARDED_BY(mutex);
   std::thread leases, upkeep;
-  std::string root;  // the data folder
 
   absl::Status Build();
-  // `identity`: of the jobs.
-  absl::Status OpenCheckpointStore(const std::string& identity);
-  // Makes `recordings`, too.
-  absl::Status OpenRecordings(const std::string& identity);
-  absl::Status OpenArtifacts(const std::string& identity);
-  absl::Status OpenStore(std::string* identity);
   absl::Status BuildAccess();
   void FillStatus(const Caller& caller, v1::ClusterStatusReply* reply);
   void AddResources();
@@ -157,39 +114,23 @@ struct Coordinator::Parts {
 
 absl::Status Coordinator::Parts::Build() {
   clock = options.clock != nullptr ? options.clock : &system_clock;
-  if (options.file_system == nullptr) own_files = NewPosixFileSystem();
-  files = options.file_system != nullptr ? options.file_system : own_files.get();
   if (options.heartbeat <= absl::ZeroDuration()) options.heartbeat = options.lease / 4;
-  if (options.data_dir.empty()) return absl::InvalidArgumentError("data_dir: must be given");
+  spool_reports = std::make_unique<SpoolReports>(
+      &metrics,
+      [this](const std::string& job_id, const v1::JobMessage& message) {
+        jobs->AddMessage(job_id, message);
+      },
+      [this](const std::string& job_id) { jobs->OnSpooled(job_id); });
+  if (absl::Status s = stores.Open(options, clock, spool_reports.get()); !s.ok()) return s;
   std::error_code error;
-  root = std::filesystem::absolute(options.data_dir, error).string();
-  if (absl::Status s = CreateDurableDirectories(*files, JoinPath(root, kCheckpointsFolder));
-      !s.ok()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("data_dir ", root, ": ", s.message(),
-                     absl::IsUnimplemented(s) ? "" : "; it must be writable"));
-  }
-  CloseToOthers(root);
-  // Normalized ("." and ".." removed), unless that names another folder (through a link).
-  const std::filesystem::path normal = std::filesystem::path(root).lexically_normal();
-  if (std::filesystem::equivalent(root, normal, error)) root = normal.string();
-  std::filesystem::remove_all(JoinPath(root, kBackupFolder), error);  // of a daemon that was killed
-  absl::StatusOr<std::unique_ptr<DatasetRoots>> roots = DatasetRoots::Create(options.dataset_roots);
-  if (!roots.ok()) return roots.status();
-  dataset_roots = *std::move(roots);
-  dataset_roots->Exclude(root);
-  for (const std::string& path : options.private_files) dataset_roots->Exclude(path);
+  // Of a daemon that was killed.
+  std::filesystem::remove_all(JoinPath(stores.root, kBackupFolder), error);
   RegisterAllOperators(operators);
-  absl::StatusOr<DataDir> data_dir = IdentifyDataDir(*files, root);
-  if (!data_dir.ok()) return data_dir.status();
-  std::string identity = data_dir->id;
-  if (absl::Status s = OpenStore(&identity); !s.ok()) return s;
-  if (absl::Status s = OpenArtifacts(identity); !s.ok()) return s;
-  artifacts->AddUser(
+  stores.artifacts->AddUser(
       [this] { return jobs != nullptr ? jobs->ArtifactsInUse() : std::vector<ArtifactUse>(); });
   workers = std::make_unique<WorkerRegistry>(
       options.clock != nullptr ? options.clock : &steady_clock, options.lease,
-      [this] { return store->NextEpoch(); },
+      [this] { return stores.store->NextEpoch(); },
       [this] {
         if (jobs != nullptr) jobs->WorkersChanged();
       },
@@ -198,30 +139,25 @@ absl::Status Coordinator::Parts::Build() {
         spdlog::warn("worker lost id={} reason=\"{}\"", worker.lease.worker_id(),
                      std::string(reason));
       });
-  planner = std::make_unique<CalibratedPlanner>(&operators, store.get(), options.measure_seconds);
-  data_folder.emplace(*files, root);
-  uploads = std::make_unique<Uploads>(&*data_folder, clock);
-  job_folder.emplace(*files, JoinPath(root, kCheckpointsFolder));
-  checkpoints = &*job_folder;
-  if (absl::Status s = OpenCheckpointStore(identity); !s.ok()) return s;
+  planner =
+      std::make_unique<CalibratedPlanner>(&operators, stores.store.get(), options.measure_seconds);
   const WorkerDialer dial = GrpcWorkerDialer(options.message_limit_bytes, options.tls);
-  plans = std::make_unique<PlannerRequestHandler>(&operators, planner.get(), artifacts.get(),
-                                                  workers.get(), store.get(), dial);
+  plans = std::make_unique<PlannerRequestHandler>(&operators, planner.get(), stores.artifacts.get(),
+                                                  workers.get(), stores.store.get(), dial);
   tools.registry = &operators;
-  tools.artifacts = artifacts.get();
+  tools.artifacts = stores.artifacts.get();
   tools.planner = planner.get();
   tools.workers = workers.get();
   tools.rendezvous = &rendezvous;
-  tools.files = files;
-  tools.checkpoints = checkpoints;
-  if (absl::Status s = OpenRecordings(identity); !s.ok()) return s;
-  tools.recordings = recordings.get();
-  tools.spool = spool.get();
-  tools.data_folder = &*data_folder;
+  tools.files = stores.files;
+  tools.checkpoints = stores.checkpoints;
+  tools.recordings = stores.recordings.get();
+  tools.spool = stores.spool.get();
+  tools.data_folder = &*stores.data_folder;
   tools.dial = dial;
-  tools.dataset_roots = dataset_roots.get();
+  tools.dataset_roots = stores.dataset_roots.get();
   JobRunnerOptions runner;
-  runner.input_folder = job_folder->root();
+  runner.input_folder = stores.job_folder->root();
   runner.keeps_pushed_examples = options.keeps_pushed_examples;
   runner.policy.max_attempts_without_progress = options.max_attempts_without_progress;
   runner.recovery_grace_period = options.recovery_grace_period;
@@ -229,37 +165,30 @@ absl::Status Coordinator::Parts::Build() {
   runner.grow_if_left = options.grow_if_left;
   runner.record_bytes = options.record_bytes;
   runner.recordings_bytes = options.recordings_bytes;
-  runner.disk = options.disk;
-  if (runner.disk == nullptr && object_store == nullptr) {
-    runner.disk = [folder = root] {
-      std::error_code error;
-      const std::filesystem::space_info space = std::filesystem::space(folder, error);
-      if (error) return DiskRoom{};  // the folder is away; nothing is removed
-      return DiskRoom{static_cast<int64_t>(space.available), static_cast<int64_t>(space.capacity)};
-    };
-  }
-  jobs = std::make_unique<JobRunner>(runner, tools, store.get(), clock, &metrics);
+  runner.disk = options.disk != nullptr ? options.disk : stores.Disk();
+  jobs = std::make_unique<JobRunner>(runner, tools, stores.store.get(), clock, &metrics);
   const auto find_runs = [this](absl::string_view run, RunVersions versions, const Caller& caller) {
     return jobs->FindRuns(run, versions, caller);
   };
-  runs = std::make_unique<RunQueries>(find_runs, recordings.get(), store.get());
-  replay_planner = std::make_unique<ReplayPlanner>(tools, store.get(), find_runs);
-  answers = std::make_unique<AnswerStore>(checkpoints);
+  runs = std::make_unique<RunQueries>(find_runs, stores.recordings.get(), stores.store.get());
+  replay_planner = std::make_unique<ReplayPlanner>(tools, stores.store.get(), find_runs);
+  answers = std::make_unique<AnswerStore>(stores.checkpoints);
   replays = std::make_unique<ReplayManager>(
-      ReplayTools{&tools, replay_planner.get(), answers.get(), store.get(), clock}, store.get());
+      ReplayTools{&tools, replay_planner.get(), answers.get(), stores.store.get(), clock},
+      stores.store.get());
   jobs->SetDeletionListener(replays.get());
-  history = std::make_unique<HistoryQuery>(replay_planner.get(), recordings.get(), store.get(),
-                                           answers.get());
+  history = std::make_unique<HistoryQuery>(replay_planner.get(), stores.recordings.get(),
+                                           stores.store.get(), answers.get());
   SessionManagerOptions sessions_of;
   sessions_of.registry = &operators;
-  sessions_of.artifacts = artifacts.get();
+  sessions_of.artifacts = stores.artifacts.get();
   sessions_of.planner = planner.get();
-  sessions_of.files = files;
-  sessions_of.dataset_roots = dataset_roots.get();
+  sessions_of.files = stores.files;
+  sessions_of.dataset_roots = stores.dataset_roots.get();
   sessions_of.clock = clock;
   sessions_of.cluster = {workers.get(), &rendezvous, dial};
-  sessions_of.checkpoints = checkpoints;
-  sessions_of.data_folder = &*data_folder;
+  sessions_of.checkpoints = stores.checkpoints;
+  sessions_of.data_folder = &*stores.data_folder;
   sessions = std::make_unique<SessionManager>(std::move(sessions_of));
   if (absl::Status s = BuildAccess(); !s.ok()) return s;
   services.push_back(MakeTrainingService(interceptor.get(), jobs.get()));
@@ -269,8 +198,9 @@ absl::Status Coordinator::Parts::Build() {
   services.push_back(MakePlannerService(interceptor.get(), plans.get()));
   services.push_back(MakeOpsService(interceptor.get(), &operators));
   services.push_back(MakeModelsService(
-      interceptor.get(), {.operators = &operators, .artifacts = artifacts.get(), .files = files},
-      store.get(), [this](const v1::Artifact& model) {
+      interceptor.get(),
+      {.operators = &operators, .artifacts = stores.artifacts.get(), .files = stores.files},
+      stores.store.get(), [this](const v1::Artifact& model) {
         std::function<absl::Status(const v1::Artifact&)> check;
         {
           absl::MutexLock lock(&mutex);
@@ -281,12 +211,12 @@ absl::Status Coordinator::Parts::Build() {
   v1::JoinReply joined;
   joined.set_heartbeat_seconds(absl::ToDoubleSeconds(options.heartbeat));
   joined.set_lease_seconds(absl::ToDoubleSeconds(options.lease));
-  joined.set_data_dir(root);
-  if (object_store != nullptr) joined.set_checkpoint_store(options.checkpoint_store);
+  joined.set_data_dir(stores.root);
+  if (stores.object_store != nullptr) joined.set_checkpoint_store(options.checkpoint_store);
   services.push_back(MakeClusterService(
       interceptor.get(), workers.get(), &rendezvous,
       {.joined = std::move(joined),
-       .check_worker = [dial, folder = *std::move(data_dir),
+       .check_worker = [dial, folder = stores.data_dir,
                         streams = options.checkpoint_store == kStreamedStore](
                            const v1::JoinRequest& request) -> absl::StatusOr<bool> {
          const absl::StatusOr<bool> shares = CheckJoiningWorker(dial, folder, request);
@@ -294,34 +224,20 @@ absl::Status Coordinator::Parts::Build() {
        },
        .status = [this](const Caller& caller,
                         v1::ClusterStatusReply* reply) { FillStatus(caller, reply); },
-       .store = store.get(),
-       .backup_folder = JoinPath(root, kBackupFolder)}));
+       .store = stores.store.get(),
+       .backup_folder = JoinPath(stores.root, kBackupFolder)}));
   services.push_back(NewStorageService({.interceptor = interceptor.get(),
                                         .workers = workers.get(),
                                         .rendezvous = &rendezvous,
-                                        .data_folder = &*data_folder,
-                                        .uploads = uploads.get()}));
-  return absl::OkStatus();
-}
-
-absl::Status Coordinator::Parts::OpenStore(std::string* identity) {
-  if (options.open_store) {
-    absl::StatusOr<std::unique_ptr<JobStore>> opened = options.open_store(*files, root, identity);
-    if (!opened.ok()) return opened.status();
-    store = *std::move(opened);
-    return absl::OkStatus();
-  }
-  if (absl::Status s = ClaimDataFolder(*files, root, JobStoreAddress()); !s.ok()) return s;
-  absl::StatusOr<std::unique_ptr<SqliteStore>> opened =
-      SqliteStore::Open(JoinPath(root, "espalier.db"));
-  if (!opened.ok()) return opened.status();
-  store = *std::move(opened);
+                                        .data_folder = &*stores.data_folder,
+                                        .uploads = stores.uploads.get()}));
   return absl::OkStatus();
 }
 
 absl::Status Coordinator::Parts::BuildAccess() {
   if (options.authority != nullptr) {
-    absl::StatusOr<std::unique_ptr<TokenStore>> opened = TokenStore::Open(store.get(), clock);
+    absl::StatusOr<std::unique_ptr<TokenStore>> opened =
+        TokenStore::Open(stores.store.get(), clock);
     if (!opened.ok()) return opened.status();
     tokens = *std::move(opened);
   }
@@ -350,68 +266,6 @@ absl::Status Coordinator::Parts::BuildAccess() {
   return absl::OkStatus();
 }
 
-absl::Status Coordinator::Parts::OpenArtifacts(const std::string& identity) {
-  const std::string url(absl::StripSuffix(options.artifact_store, "/"));
-  if (!url.empty()) {
-    const auto cancelled = std::make_shared<std::atomic<bool>>(false);
-    absl::StatusOr<std::unique_ptr<CheckpointStore>> opened = OpenObjectStore(
-        {"artifact-store", url, identity, kArtifactStoreBlob}, store.get(), cancelled);
-    if (!opened.ok()) return opened.status();
-    artifact_store = *std::move(opened);
-    artifact_objects =
-        std::make_unique<ArtifactObjects>(artifact_store.get(), url, files, store.get(), cancelled);
-  }
-  absl::StatusOr<std::unique_ptr<ArtifactStore>> kept = ArtifactStore::Open(
-      JoinPath(root, "artifacts"), files, store.get(), clock, {}, artifact_objects.get());
-  if (!kept.ok()) return kept.status();
-  artifacts = *std::move(kept);
-  return absl::OkStatus();
-}
-
-absl::Status Coordinator::Parts::OpenCheckpointStore(const std::string& identity) {
-  const std::string& store = options.checkpoint_store;
-  if (store == "auto" || store == kStreamedStore) return absl::OkStatus();
-  if (!absl::StartsWith(store, "s3://")) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--checkpoint-store is '", store, "'; accepted: auto, coordinator, s3://BUCKET[/PREFIX]"));
-  }
-  // Where several coordinators have nothing else in common, one must not look elsewhere.
-  const char* const record = options.artifact_store.empty() ? "" : kCheckpointStoreBlob;
-  absl::StatusOr<std::unique_ptr<CheckpointStore>> opened =
-      OpenObjectStore({"checkpoint-store", store, identity, record}, this->store.get());
-  if (!opened.ok()) return opened.status();
-  object_store = *std::move(opened);
-  checkpoints = object_store.get();
-  return absl::OkStatus();
-}
-
-absl::Status Coordinator::Parts::OpenRecordings(const std::string& identity) {
-  if (!options.spool.empty()) {
-    absl::StatusOr<OpenedSpool> opened = OpenSpool(
-        {options.spool, identity, {root, options.checkpoint_store, options.artifact_store}}, *files,
-        store.get(), spool_cancelled);
-    if (!opened.ok()) return opened.status();
-    opened_spool = *std::move(opened);
-    dataset_roots->Exclude(opened_spool.url);
-  }
-  recordings = std::make_unique<RecordingStore>(checkpoints, store.get(), opened_spool.url);
-  if (opened_spool.store == nullptr) return absl::OkStatus();
-  spool_reports = std::make_unique<SpoolReports>(
-      &metrics,
-      [this](const std::string& job_id, const v1::JobMessage& message) {
-        jobs->AddMessage(job_id, message);
-      },
-      [this](const std::string& job_id) { jobs->OnSpooled(job_id); });
-  spool = std::make_unique<Spool>(SpoolOptions{.url = opened_spool.url,
-                                               .store = checkpoints,
-                                               .spool = opened_spool.store.get(),
-                                               .jobs = store.get(),
-                                               .index = &recordings->copies(),
-                                               .observer = spool_reports.get(),
-                                               .check = opened_spool.check});
-  return absl::OkStatus();
-}
-
 void Coordinator::Parts::AddResources() {
   access->AddResources(
       ResourceKind::kWorker, [this](const std::string& id) { return workers->OwnerOf(id); },
@@ -434,8 +288,8 @@ void Coordinator::Parts::AddResources() {
     return ArtifactNotFound(name);
   };
   access->AddResources(
-      ResourceKind::kArtifact, [this](const std::string& name) { return artifacts->OwnerOf(name); },
-      not_found);
+      ResourceKind::kArtifact,
+      [this](const std::string& name) { return stores.artifacts->OwnerOf(name); }, not_found);
   // The name of a model is its job's from the start.
   access->AddResources(
       ResourceKind::kArtifact,
@@ -480,18 +334,18 @@ void Coordinator::Parts::UpkeepLoop() {
   absl::Time checkpoint_at = absl::Now() + kStoreCheckpoint;
   absl::Time forget_at = absl::Now() + kForgetReplies;  // opening the store has done it, too
   while (true) {
-    absl::Status there = store->CheckPresent();
-    if (there.ok()) there = artifacts->CheckPresent();
+    absl::Status there = stores.store->CheckPresent();
+    if (there.ok()) there = stores.artifacts->CheckPresent();
     SetFolderStatus(there);
     if (there.ok() && absl::Now() >= checkpoint_at) {
       checkpoint_at = absl::Now() + kStoreCheckpoint;
-      if (absl::Status s = store->Checkpoint(); !s.ok()) spdlog::warn("{}", s.ToString());
+      if (absl::Status s = stores.store->Checkpoint(); !s.ok()) spdlog::warn("{}", s.ToString());
       if (tokens != nullptr) tokens->WriteLastUses();
-      uploads->DropOld();
+      stores.uploads->DropOld();
     }
     if (there.ok() && absl::Now() >= forget_at) {
       forget_at = absl::Now() + kForgetReplies;
-      const absl::Status s = store->ForgetRepliesBefore(absl::Now() - kRepliesKept);
+      const absl::Status s = stores.store->ForgetRepliesBefore(absl::Now() - kRepliesKept);
       if (!s.ok()) spdlog::warn("old recorded replies stay: {}", s.ToString());
     }
     absl::MutexLock lock(&mutex);
@@ -506,7 +360,7 @@ void Coordinator::Parts::SetFolderStatus(const absl::Status& status) {
   folder_status = status;
   metrics.SetDataFolderPresent(status.ok());
   if (status.ok()) {
-    spdlog::info("the data folder {} is back", root);
+    spdlog::info("the data folder {} is back", stores.root);
   } else {
     spdlog::error("not ready: {}", std::string(status.message()));
   }
@@ -576,7 +430,7 @@ absl::Status Coordinator::Start() {
   }
   absl::Status status = parts.jobs->Start();
   if (!status.ok()) return status;
-  if (parts.spool != nullptr) parts.spool->Start();
+  if (parts.stores.spool != nullptr) parts.stores.spool->Start();
   if (status = parts.replays->Start(); !status.ok()) return status;
   parts.sessions->Start();
   parts.leases = std::thread([&parts] { parts.LeaseLoop(); });
@@ -597,15 +451,15 @@ void Coordinator::Stop() {
   if (parts.upkeep.joinable()) parts.upkeep.join();
   parts.rendezvous.EndAll();
   Drain();
-  if (parts.artifact_objects != nullptr) parts.artifact_objects->EndDownloads();
+  if (parts.stores.artifact_objects != nullptr) parts.stores.artifact_objects->EndDownloads();
   // First, while their workers can still reach the services.
   parts.sessions->Stop();
-  *parts.spool_cancelled = true;
+  *parts.stores.spool_cancelled = true;
   parts.replays->Stop();
-  if (parts.spool != nullptr) parts.spool->Stop();
+  if (parts.stores.spool != nullptr) parts.stores.spool->Stop();
   parts.jobs->Stop();
   // Not earlier: a job whose model was not stored for another reason would fail.
-  if (parts.artifact_objects != nullptr) parts.artifact_objects->Stop();
+  if (parts.stores.artifact_objects != nullptr) parts.stores.artifact_objects->Stop();
   if (parts.server != nullptr) {
     parts.server->Shutdown(absl::ToChronoTime(absl::Now() + kDrain));
     parts.server->Wait();
@@ -644,10 +498,12 @@ void Coordinator::SetServedModels(std::function<std::vector<std::string>(const C
 }
 
 Metrics& Coordinator::metrics() { return parts_->metrics; }
-ArtifactStore& Coordinator::artifacts() { return *parts_->artifacts; }
-JobStore& Coordinator::store() { return *parts_->store; }
+ArtifactStore& Coordinator::artifacts() { return *parts_->stores.artifacts; }
+JobStore& Coordinator::store() { return *parts_->stores.store; }
 WorkerRegistry& Coordinator::workers() { return *parts_->workers; }
-const FolderCheckpointStore& Coordinator::data_folder() const { return *parts_->data_folder; }
+const FolderCheckpointStore& Coordinator::data_folder() const {
+  return *parts_->stores.data_folder;
+}
 Rendezvous& Coordinator::rendezvous() { return parts_->rendezvous; }
 JobRunner& Coordinator::jobs() { return *parts_->jobs; }
 CalibratedPlanner& Coordinator::planner() { return *parts_->planner; }
