@@ -491,7 +491,7 @@ def test_runs_of_an_experiment(daemon):
     with pytest.raises(errors.NotFound, match="experiment"):
         daemon.run("experimnt")
     values = daemon.run_values("experiment@1")
-    parameters = daemon.run_values("experiment", "param(*)")
+    parameters = daemon.run_values("experiment@1", "param(*)")
     assert {value.kind for value in values} >= {"parameter", "value", "batch input"}
     assert [value.name for value in parameters] == [value.name for value in values if value.kind == "parameter"]
     assert all(value.update and value.gradient and value.dtype == "f32" for value in parameters)
@@ -501,7 +501,7 @@ def test_runs_of_an_experiment(daemon):
     head, row, *_ = str(parameters).splitlines()
     assert head.split() == ["name", "kind", "type", "also"] and row.endswith("grad, update")
     with pytest.raises(errors.NotFound, match="nothing matches"):
-        daemon.run_values("experiment", "param(none)")
+        daemon.run_values("experiment@1", "param(none)")
 
     async def ask():
         async with AsyncClient(daemon.address) as client:
