@@ -42,7 +42,9 @@ absl::StatusOr<bool> IsOfState(const GraphFragment& fragment, bool evaluates) {
         absl::StrCat("graph '", fragment.name, "': its input '", input.name, "' ");
     if (IsOfTraining(input.source)) {
       return absl::InvalidArgumentError(
-          absl::StrCat(what, "is of a step, which is trained again without --at=checkpoints"));
+          absl::StrCat(what,
+                       "is not in checkpoints: gradients and updates are of steps, which are "
+                       "trained again without --at=checkpoints"));
     }
     if (evaluates) return false;
     return absl::InvalidArgumentError(absl::StrCat(

@@ -127,6 +127,97 @@ def test_checkpoints_answer_them_without_training(daemon, trained):
         daemon.replay("graphs", at="checkpoints", graphs={"a": cosine()})
 
 
+def of_logits(dims=(None, CLASSES)):
+    """Of the largest logit of each example: rows, their mean, and that by a parameter's square."""
+    made = Graph("logits")
+    top = ops.reduce_max(made.input("linear_1.y", dims), axes=[1])
+    made.output("top", top)
+    made.output("mean", ops.reduce_mean(top))
+    made.output("scaled", ops.multiply(ops.reduce_mean(top), ops.reduce_sum_square(made.input("param(w2)", ()))))
+    return made
+
+
+def hits():
+    """How many predictions are right, as a whole number."""
+    nodes = [
+        helper.make_node("ArgMax", ["linear_1.y"], ["predicted"], axis=1, keepdims=0),
+        helper.make_node("Equal", ["predicted", "batch(labels)"], ["right"]),
+        helper.make_node("Cast", ["right"], ["ones"], to=TensorProto.INT64),
+        helper.make_node("ReduceSum", ["ones"], ["y"], keepdims=0),
+    ]
+    logits = helper.make_tensor_value_info("linear_1.y", TensorProto.FLOAT, ("n", CLASSES))
+    labels = helper.make_tensor_value_info("batch(labels)", TensorProto.INT64, ("n",))
+    outputs = [helper.make_tensor_value_info("y", TensorProto.INT64, ())]
+    made = helper.make_graph(nodes, "hits", [logits, labels], outputs)
+    return helper.make_model(made, opset_imports=[helper.make_opsetid("", 13)])
+
+
+@pytest.mark.filterwarnings("ignore:.*do not fill a batch")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_evaluations_answer_them_without_padding(daemon, workers, tmp_path):
+    name = f"evaluated-{workers}"
+    settings = {**SETTINGS, "search": {"max_devices": workers, "strategy": "data_parallel"}}
+    # 62 examples are kept apart: two batches of 32, of which the second has padding.
+    fit(graph(), examples(250), steps=STEPS, name=name, client=daemon, validation_split=0.25, **settings)
+    asked = {"logits": of_logits(), "hits": hits(), "rows": row_norms()}
+    log = ["linear_1.y", "batch(labels)", "param(w2)", "param(w1)"]
+    replay = daemon.replay(name, log=log, graphs=asked, at="checkpoints", evaluate="holdout")
+    record = replay.wait(verbose=0)
+    rows = replay.rows()
+    assert len(rows) == record.rows
+    found = {label: by_step(rows, label) for label in {row.label for row in rows}}
+    assert sorted(found["evaluation.logits.top"]) == [0, 8, 16, 24]
+    for step, logits in found["evaluation.linear_1.y"].items():
+        labels, weight = found["evaluation.batch(labels)"][step], found["param(w2)"][step]
+        top = logits.max(axis=1)
+        assert top.shape == (62,)
+        np.testing.assert_array_equal(found["evaluation.logits.top"][step], top)
+        np.testing.assert_allclose(found["evaluation.logits.mean"][step], top.mean(), rtol=1e-5)
+        scaled = top.mean() * (weight.astype(np.float64) ** 2).sum()
+        np.testing.assert_allclose(found["evaluation.logits.scaled"][step], scaled, rtol=1e-5)
+        right = int((logits.argmax(axis=1) == labels).sum())
+        assert found["evaluation.hits"][step] == right
+        np.testing.assert_allclose(found["evaluation.accuracy"][step], right / 62, rtol=1e-6)
+        # What checkpoints alone answer, they do.
+        norms = np.linalg.norm(found["param(w1)"][step], axis=1)
+        np.testing.assert_allclose(found["rows"][step], norms, rtol=1e-5)
+    estimate = daemon.estimate_replay(name, log=log, graphs=asked, at="checkpoints", evaluate="holdout")
+    assert estimate.rows == record.rows
+    # Of other examples, from a graph in a file; one that fixes the size of a batch leaves the last one out.
+    other = daemon.upload(examples(40, seed=5), name=f"others-{workers}")
+    onnx.save(hits(), tmp_path / "hits.onnx")
+    fixed = of_logits((32, CLASSES))
+    del fixed.proto.outputs[0]
+    graphs = {"hits": tmp_path / "hits.onnx", "fixed": fixed}
+    replay = daemon.replay(name, graphs=graphs, at="checkpoints", evaluate=other, steps=(24, None))
+    replay.wait(verbose=0)
+    label = next(row.label for row in replay.rows() if row.label.endswith(".hits"))
+    assert re.fullmatch(r"evaluation\[.*others.*\]\.hits", label)
+    assert any("fixed.mean is of the first 32 of 40 examples" in note for note in replay.notes)
+
+
+def test_what_an_evaluation_cannot_answer_is_refused_with_the_reason(daemon, trained):
+    data = daemon.upload(examples(64), name="questions")
+    evaluated = {"at": "checkpoints", "evaluate": data}
+    gram = Graph("gram")
+    logits = gram.input("linear_1.y", (None, CLASSES))
+    gram.output("y", gram.op("matmul", [logits, logits], {"transpose_b": True}))
+    for given, says in (
+        (cosine("grad(w1)", "param(w1)"), "graph 'a': its input 'grad(w1)' is not in checkpoints: gradients"),
+        (cosine("linear_1.y", "state(w1, adam_m)"), "graph 'a': its input 'state(w1, adam_m)' is not in an evaluation"),
+        (cosine("linear_9.y", "linear_1.y"), "graph 'a': there is no value 'linear_9.y'; there are: "),
+        (gram, "graph 'a': it is f32[32, 32] for 32 examples and f32[64, 64] for 64"),
+        (of_logits((32, CLASSES)), "leave the first dimension of its inputs open"),
+    ):
+        with pytest.raises(errors.EspalierError, match=re.escape(says)):
+            daemon.replay("graphs", graphs={"a": given}, **evaluated)
+    for name in ("loss", "linear_1.y"):
+        with pytest.raises(errors.InvalidArgument, match="give the graph another one"):
+            daemon.replay("graphs", graphs={name: hits()}, **evaluated)
+    with pytest.raises(errors.InvalidArgument, match="name the examples to compute it for"):
+        daemon.replay("graphs", graphs={"hits": hits()}, at="checkpoints")
+
+
 def test_wildcards_mean_each_name_that_matches(daemon, trained):
     asked = {"cosine": cosine("grad(w*)", "param(w*)"), "signal": signal_to_noise("grad(b*)")}
     replay = daemon.replay("graphs", log="grad(b*)", graphs=asked, steps=(3, 5))
