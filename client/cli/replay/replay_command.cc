@@ -201,9 +201,10 @@ Command ReplayCommand() {
              {.name = "log-graph",
               .type = FlagType::kText,
               .value = "[NAME=]FILE",
-              .doc = "evaluate a small graph of the user's own in each of these steps: an .onnx "
-                     "file, or a graph protobuf, whose inputs are named after values, such as "
-                     "grad(w); the answer is NAME (the file's); repeatable",
+              .doc = "evaluate a small graph of the user's own in each of these steps, or with "
+                     "--evaluate over its batches: an .onnx file, or a graph protobuf, whose "
+                     "inputs are named after values, such as grad(w); the answer is NAME (the "
+                     "file's); repeatable",
               .repeated = true},
              {"steps", FlagType::kText, "A:B", "steps from A on, below B; also A:, :B and A (all)"},
              {"every", FlagType::kInt, "N", "only every N-th of these (1)", 0, 1, 1e12},

@@ -94,13 +94,13 @@ class ReplayCalls(Generic[R]):
         Returns at once; Replay.wait() waits. run: "NAME@V", "NAME" (the newest version), or a job's id; "*" in NAME:
         the newest version of each experiment that matches; "NAME@*": all versions. log: probes, "norm(grad(layers.*))",
         "histogram(relu_1, 64)" (`espalier help replay` lists them); none: only losses are compared. graphs: small
-        graphs by the names of their answers, evaluated in each logged step: an espalier.Graph, or ONNX (a model, its
-        bytes or a path), whose inputs are named after what they read, such as "grad(w)". steps: a step, a range,
-        (first, end), or "A:B"; None: all. every: only every so many of these. segment: (k, n), part k of n, from 1 on.
-        workers: at most so many at once; None: all that are idle. any_plan: where workers like the recorded ones are
-        not idle, others will do, and losses are compared within a tolerance. at="checkpoints": only at steps that have
-        a checkpoint, without training: parameters, optimizer state and, with evaluate="holdout" or the name of a
-        dataset, an evaluation. Its notes are shown as warnings (EspalierWarning).
+        graphs by the names of their answers, evaluated in each logged step, or over the batches of an evaluation: an
+        espalier.Graph, or ONNX (a model, its bytes or a path), whose inputs are named after what they read, such as
+        "grad(w)". steps: a step, a range, (first, end), or "A:B"; None: all. every: only every so many of these.
+        segment: (k, n), part k of n, from 1 on. workers: at most so many at once; None: all that are idle. any_plan:
+        where workers like the recorded ones are not idle, others will do, and losses are compared within a tolerance.
+        at="checkpoints": only at steps that have a checkpoint, without training: parameters, optimizer state and, with
+        evaluate="holdout" or the name of a dataset, an evaluation. Its notes are shown as warnings (EspalierWarning).
 
         InvalidArgument for a probe that cannot be read, a graph that cannot be evaluated, and steps that were not
         trained; NotFound for an unknown run or a name that no run has; FailedPrecondition for a run that was not
