@@ -461,6 +461,14 @@ TEST_F(ReplayTest, ARunWhoseDataWereDeletedSaysWhatItNeeds) {
                     HasSubstr("espalier models upload letters")));
   ASSERT_TRUE(upload().ok());
   EXPECT_EQ(WaitForReplay(Start(Request("tiny"))).state(), v1::REPLAY_SUCCEEDED);
+  // Of several, the others are replayed.
+  Record();
+  std::filesystem::remove(text_);
+  const std::string both = Start(Request("tiny@*"));
+  EXPECT_EQ(WaitForReplay(both).state(), v1::REPLAY_SUCCEEDED);
+  EXPECT_THAT(Get(both).runs(), ElementsAre("tiny@1"));
+  EXPECT_THAT(Get(both).notes(), Contains(AllOf(HasSubstr("tiny@2: its dataset '" + text_ + "'"),
+                                                HasSubstr("not there any more"))));
   ASSERT_TRUE(DeleteJob(job).ok());
   EXPECT_TRUE(remove(/*force=*/false).ok()) << "nothing needs it any more";
 }

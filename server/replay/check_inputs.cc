@@ -18,8 +18,8 @@ std::string ArtifactOf(const v1::Dataset& dataset) {
 
 }  // namespace
 
-absl::Status CheckInputs(const ArtifactStore& artifacts, const std::string& run,
-                         const v1::TrainingSpec& spec) {
+absl::Status CheckInputs(const ArtifactStore& artifacts, const DatasetRoots& roots,
+                         const std::string& run, const v1::TrainingSpec& spec) {
   const std::pair<absl::string_view, std::string> inputs[] = {
       {"dataset", ArtifactOf(spec.dataset())},
       {"validation dataset", ArtifactOf(spec.validation().dataset())},
@@ -36,6 +36,16 @@ absl::Status CheckInputs(const ArtifactStore& artifacts, const std::string& run,
                                 "espalier models upload ",
                                 name, " PATH")
                  : ""));
+  }
+  for (const auto& [what, uri] :
+       {std::pair{"dataset", spec.dataset().uri()},
+        std::pair{"validation dataset", spec.validation().dataset().uri()}}) {
+    if (!absl::StartsWith(uri, "/")) continue;
+    const absl::Status status = roots.Open(uri).status();
+    if (!absl::IsNotFound(status) && !absl::IsPermissionDenied(status)) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(run, ": its ", what, " '", uri,
+                     "', which a replay needs, is not there any more: ", status.message()));
   }
   return absl::OkStatus();
 }

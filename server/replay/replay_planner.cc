@@ -173,7 +173,8 @@ absl::StatusOr<ReplayedRun> ReplayPlanner::LoadRun(const v1::ReplaySpec& spec,
                                                    run.name(), " has trained the steps 0 to ",
                                                    done - 1));
   }
-  const absl::Status inputs = CheckInputs(*tools_.artifacts, run.name(), run.spec);
+  const absl::Status inputs =
+      CheckInputs(*tools_.artifacts, *tools_.dataset_roots, run.name(), run.spec);
   if (!inputs.ok()) return inputs;
   run.logged = {spec.first_step(), spec.end_step() > 0 ? spec.end_step() : end,
                 std::max<int64_t>(1, spec.every())};
