@@ -59,14 +59,15 @@ TEST_F(CliReplayTest, OneIsShownWithItsQuestionAndWhatWasCompared) {
                     HasSubstr("\nlm@3  training                5   10:30  succeeded  25/25  "
                               "25, to the bit\n")));
   v1::ReplayInfo& replay = fake_.state()->replays[0];
+  replay.mutable_spec()->set_at_checkpoints(true);
   replay.set_state(v1::REPLAY_DIFFERS);
   replay.mutable_difference()->set_job_id("job-3");
   replay.mutable_difference()->set_step(17);
   replay.mutable_difference()->set_cause("it was another dataset");
   EXPECT_EQ(Run({"replay", "get", "replay-1"}), kExitOk) << "it is no failure to show one";
-  EXPECT_THAT(out_.str(),
-              AllOf(HasSubstr("of lm@3: differs"), HasSubstr("at step 17"),
-                    HasSubstr("it was another dataset"), Not(HasSubstr("to the bit:"))));
+  EXPECT_THAT(out_.str(), AllOf(HasSubstr("of lm@3: differs"), HasSubstr("; checkpoints 10:\n"),
+                                HasSubstr("at step 17"), HasSubstr("it was another dataset"),
+                                Not(HasSubstr("to the bit:"))));
   EXPECT_EQ(Run({"replay", "get", "replay-1", "--json"}), kExitOk);
   EXPECT_EQ(Json::parse(out_.str())["state"], "REPLAY_DIFFERS");
   EXPECT_EQ(Run({"replay", "get", "replay-9"}), kExitNotFound);

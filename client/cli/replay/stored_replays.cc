@@ -54,12 +54,11 @@ std::string DescribeQuestion(const v1::ReplaySpec& spec) {
     parts.push_back(absl::StrCat("graph ", graph.name()));
   }
   std::string text = parts.empty() ? "only whether the losses repeat" : absl::StrJoin(parts, ", ");
-  absl::StrAppend(&text, spec.at_checkpoints() ? "; at the checkpoints of" : "; ");
-  const char* steps = spec.at_checkpoints() ? " steps " : "steps ";
+  const char* what = spec.at_checkpoints() ? "checkpoints" : "steps";
   if (spec.first_step() == 0 && spec.end_step() == 0) {
-    absl::StrAppend(&text, spec.at_checkpoints() ? " all steps" : "all steps");
+    absl::StrAppend(&text, "; all ", what);
   } else {
-    absl::StrAppend(&text, steps, spec.first_step(), ":",
+    absl::StrAppend(&text, "; ", what, " ", spec.first_step(), ":",
                     spec.end_step() == 0 ? "" : absl::StrCat(spec.end_step()));
   }
   if (spec.every() > 1) absl::StrAppend(&text, ", every ", spec.every());
@@ -90,7 +89,7 @@ Table SegmentsTable(const v1::ReplayInfo& replay) {
   }
   Table table({{"run", Align::kLeft, true},
                {"kind"},
-               {"from checkpoint", Align::kRight},
+               {.title = "from checkpoint", .align = Align::kRight, .optional = true},
                {"logged", Align::kRight},
                {"state"},
                {"done", Align::kRight},
