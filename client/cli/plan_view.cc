@@ -126,8 +126,10 @@ std::string PlanInWords(const v1::Plan& plan) {
             absl::StrAppend(out, axis.second, " by ", Printable(axis.first));
           })));
     }
-    if (groups.size() > 1) {
-      parts.push_back(absl::StrCat("operators on ", groups.size(), " different sets of workers"));
+    if (split == 0 && groups.size() > 1) {
+      parts.emplace_back("each with some of the operators");
+    } else if (groups.size() > 1) {
+      parts.push_back(absl::StrCat("operators on ", groups.size(), " groups of workers"));
     }
   }
   if (plan.micro_batches() > 1) {
@@ -143,8 +145,8 @@ std::string PlanInWords(const v1::Plan& plan) {
       ++(eviction.recompute() ? recomputed : swapped);
     }
   }
-  if (swapped > 0) parts.push_back(absl::StrCat(swapped, " swaps"));
-  if (recomputed > 0) parts.push_back(absl::StrCat(recomputed, " recomputations"));
+  if (swapped > 0) parts.push_back(absl::StrCat("tensors swapped to host memory: ", swapped));
+  if (recomputed > 0) parts.push_back(absl::StrCat("tensors computed twice: ", recomputed));
   return absl::StrJoin(parts, ", ");
 }
 

@@ -94,10 +94,12 @@ std::string DescribeOptimizer(const v1::Optimizer& optimizer) {
         absl::StrCat("gradients clipped to the norm ", ShortNumber(optimizer.clip_norm())));
   }
   if (!optimizer.regularizers().empty()) {
-    parts.push_back(absl::StrCat(optimizer.regularizers_size(), " penalties"));
+    const int count = optimizer.regularizers_size();
+    parts.push_back(absl::StrCat(count, count == 1 ? " penalty" : " penalties"));
   }
   if (!optimizer.groups().empty()) {
-    parts.push_back(absl::StrCat(optimizer.groups_size(), " parameter groups"));
+    const int count = optimizer.groups_size();
+    parts.push_back(absl::StrCat(count, count == 1 ? " parameter group" : " parameter groups"));
   }
   return absl::StrJoin(parts, ", ");
 }

@@ -1,4 +1,4 @@
-"""What `espalier runs values` lists is what a replay can log."""
+"""What `espalier runs` says of a run: what it was made with, and the names that a replay can log, all of them."""
 import json
 import os
 import sys
@@ -121,6 +121,19 @@ class RunValuesTest(unittest.TestCase):
             with self.subTest(arguments), self.assertRaises(Failed) as failed:
                 self.cluster.cli("runs", "values", *arguments)
             self.assertIn(says, failed.exception.err)
+
+    def test_a_run_says_what_it_was_made_with(self):
+        for run, says in {
+            "two": ["dataset        genesis-", "16 tokens per example, 10 % held out, sha256 ", "optimizer      adamw\n",
+                    "learning rate  0.001, constant\n", "batch size     8\n", "training       10 steps, seed 0\n",
+                    "plan           data parallel over 2 workers\n", "time           ", " a step\n"],
+            "digits": ["dataset        digits-", "model          digits_cnn-", "optimizer      sgd, momentum 0.9\n",
+                       "learning rate  0.01, constant\n", "batch size     64\n", "plan           one worker\n"],
+        }.items():
+            text = self.cluster.cli("runs", "get", run).stdout
+            for said in says:
+                self.assertIn(said, text)
+            self.assertIn(f"sha256 {self.cluster.run('runs', 'get', run)['dataset_sha256'][:16]}...\n", text)
 
     def test_an_unknown_name_of_a_replay_points_to_the_list(self):
         for log in ("norm(grad(model.norm.weigt))", "norm(layers.7.*)"):
