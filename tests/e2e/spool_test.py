@@ -98,6 +98,18 @@ class SpoolTest(unittest.TestCase):
         rows, replay = cluster.replay("lm", "--steps=32:38", "--log=norm(grad(model.norm.weight))")
         self.assertEqual((replay["state"], len(rows)), ("REPLAY_SUCCEEDED", 6), replay)
         self.assertTrue(any("step-30-attempt-1" in note for note in replay["notes"]), replay["notes"])
+        # Without the spool, an estimate says what is out of reach.
+        cluster.daemon_flags.remove(f"--spool={self.spool}")
+        cluster.kill(cluster.daemon)
+        cluster.start_daemon()
+        self.assertEqual(cluster.run("runs", "lm")["runs"][0]["all_checkpoints"], 6)
+        estimate = cluster.run("replay", "lm", "--at=checkpoints", "--log=norm(param(*))", "--steps=20:51", "--estimate")
+        self.assertEqual(estimate["fetched"], [])
+        self.assertIn(f"lm@1: the checkpoints of steps 20, 30, 40 are in {self.spool} only, which is not used now: start espalierd "
+                      f"with --spool={self.spool}", estimate["notes"])
+        cluster.daemon_flags.append(f"--spool={self.spool}")
+        cluster.kill(cluster.daemon)
+        cluster.start_daemon()
         # A deleted job's copies go.
         other = next(name for name in os.listdir(self.spool) if name not in (kept, ".espalier-owner"))
         cluster.cli("jobs", "delete", other)
