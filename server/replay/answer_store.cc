@@ -68,6 +68,11 @@ absl::StatusOr<std::vector<AnswerChunk>> AnswerStore::List(const std::string& jo
     if (absl::ConsumePrefix(&name, prefix) && ParseChunk(name, &chunk)) chunks.push_back(chunk);
   }
   std::sort(chunks.begin(), chunks.end());
+  absl::MutexLock lock(&mutex_);
+  std::erase_if(chunks, [&](const AnswerChunk& chunk) {
+    mutex_.AssertHeld();
+    return hidden_.contains(chunk.replay_id);
+  });
   return chunks;
 }
 
@@ -86,6 +91,15 @@ absl::StatusOr<v1::QueryHistoryReply> AnswerStore::Read(const std::string& job_i
 
 absl::Status AnswerStore::Remove(const std::string& job_id, const std::string& replay_id) {
   return store_.Delete(FolderOf(job_id, replay_id));
+}
+
+void AnswerStore::Hide(const std::string& replay_id, bool hidden) {
+  absl::MutexLock lock(&mutex_);
+  if (hidden) {
+    hidden_.insert(replay_id);
+  } else {
+    hidden_.erase(replay_id);
+  }
 }
 
 }  // namespace espalier

@@ -3,11 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "espalier/v1/replay.pb.h"
 #include "storage/checkpoint_store.h"
 
@@ -30,7 +33,7 @@ class AnswerStore {
   // Durable when it returns. REQUIRES: rows, in the order of steps, of steps without a chunk yet.
   absl::Status Append(const std::string& job_id, const std::string& replay_id, int segment,
                       const std::vector<v1::HistoryRow>& rows);
-  // The chunks of one replay, or of all of a job, by replay, segment and step.
+  // The chunks of one replay, or of all of a job, by replay, segment and step; none of hidden ones.
   absl::StatusOr<std::vector<AnswerChunk>> List(const std::string& job_id,
                                                 const std::string& replay_id = "") const;
   // DataLoss if it cannot be read as rows.
@@ -38,9 +41,13 @@ class AnswerStore {
                                              const AnswerChunk& chunk) const;
   // Removes those of one replay, or of all of a job.
   absl::Status Remove(const std::string& job_id, const std::string& replay_id = "");
+  // Lists nothing of a replay that is being deleted, until all of it is removed.
+  void Hide(const std::string& replay_id, bool hidden);
 
  private:
   CheckpointStore& store_;
+  mutable absl::Mutex mutex_;
+  std::set<std::string> hidden_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace espalier

@@ -42,6 +42,7 @@ absl::Status ReplayManager::Delete(const std::string& replay_id) {
     if (!entry.stored.deleted()) {
       if (absl::Status s = records_.Put(marked); !s.ok()) return s;
     }
+    tools_.answers->Hide(replay_id, true);
     entry.stored = marked;
     ended = std::move(entry.running);
     removing_.insert(replay_id);
@@ -68,6 +69,7 @@ absl::Status ReplayManager::RemoveMarked(const v1::StoredReplay& replay) {
   }
   absl::MutexLock lock(&mutex_);
   if (absl::Status s = records_.Remove(id); !s.ok()) return s;
+  tools_.answers->Hide(id, false);
   replays_.erase(id);
   spdlog::info("replay id={} deleted", id);
   return absl::OkStatus();

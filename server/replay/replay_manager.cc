@@ -47,7 +47,10 @@ absl::Status ReplayManager::LoadStored(std::vector<v1::StoredReplay>* marked) {
       if (absl::Status s = records_.Remove(id); !s.ok()) return s;
       continue;
     }
-    if (replay.deleted()) marked->push_back(replay);
+    if (replay.deleted()) {
+      tools_.answers->Hide(id, true);
+      marked->push_back(replay);
+    }
     if (replay.info().runs().empty()) NameRuns(&replay);
     replays_[id].stored = std::move(replay);
     if (!IsReplayOver(replays_[id].stored.info().state())) Run(id, nullptr);

@@ -45,6 +45,35 @@ class S3CheckpointsTest(unittest.TestCase):
         self.assertIn("--checkpoint-store=s3://", done.stderr)
         return done.stderr
 
+    def check_deletion_of_answers(self, cluster, job):
+        """A replay whose answers cannot be removed now is hidden, also after a restart, and can be deleted again."""
+        import boto3
+        from s3_server import BUCKET, REGION
+
+        def answers():
+            client = boto3.client("s3", endpoint_url=self.server.url, region_name=REGION)
+            pages = client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix="checkpoints/replays/")
+            return [found["Key"] for page in pages for found in page.get("Contents", [])]
+
+        ids = [cluster.run("replay", job, "--at=checkpoints", "--log=norm(param(*))", "--detach")["id"] for _ in range(2)]
+        cluster.wait(lambda: all(replay["state"] == "REPLAY_SUCCEEDED" for replay in cluster.run("replay", "list")["replays"]), 30,
+                     "they are answered")
+        self.assertEqual({key.split("/")[-2] for key in answers()}, set(ids))
+        forever = {"match": "rows", "method": "DELETE", "count": 1 << 30, "do": "status", "status": 403, "code": "AccessDenied"}
+        self.server.rules.set([forever])
+        for _ in range(2):
+            done = cluster.cli("replay", "delete", ids[0], check=False)
+            self.assertEqual((done.returncode, "delete it again" in done.stderr), (1, True), done.stderr)
+            self.assertEqual([replay["id"] for replay in cluster.run("replay", "list")["replays"]], ids[1:])
+            self.assertNotIn(ids[0], cluster.cli("history", job, "--source=replay", "--json").stdout)
+            self.assertIn(ids[0], " ".join(answers()))
+            cluster.kill(cluster.daemon)
+            cluster.start_daemon()
+        self.server.rules.set([])
+        cluster.cli("replay", "delete", ids[0])
+        self.assertEqual({key.split("/")[-2] for key in answers()}, set(ids[1:]))
+        self.assertIn(ids[1], cluster.cli("history", job, "--source=replay", "--json").stdout)
+
     def test_faults_and_a_lost_worker_change_nothing(self):
         from cluster import Cluster
 
@@ -68,6 +97,7 @@ class S3CheckpointsTest(unittest.TestCase):
             self.assertEqual(outcome, undisturbed)
             self.assertTrue(any("manifest" in line and line.endswith(" 412") for line in self.server.rules.requests))
             self.assertTrue(any("rank-1" in name for name in self.objects()))
+            self.check_deletion_of_answers(cluster, job)
             # Nothing of it is in the folder of the daemon.
             self.assertEqual(glob.glob(f"{cluster.folder}/data/checkpoints/**/*.safetensors", recursive=True), [])
             with tempfile.TemporaryDirectory() as folder:
