@@ -9,9 +9,11 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "base/testing/faulty_file_system.h"
 #include "ops/graph/builder.h"
 #include "ops/operators/register_all.h"
@@ -217,12 +219,20 @@ TEST_F(TrainingJobTest, RunsOfAStreamDoNotWaitForShardsButTheLastOneDoes) {
     });
   };
   files.Hold("step-2-attempt");
-  ASSERT_EQ(run(0, 2, /*goes_on=*/true), absl::OkStatus());
-  ASSERT_EQ(run(2, 3, /*goes_on=*/true), absl::OkStatus());
-  ASSERT_EQ(run(3, 3, /*goes_on=*/true), absl::OkStatus()) << "it takes what is durable: nothing";
+  absl::Notification over;
+  std::thread watchdog([&] {
+    if (over.WaitForNotificationWithTimeout(absl::Seconds(20))) return;
+    ADD_FAILURE() << "a run waits for the store";
+    files.Release();
+  });
+  EXPECT_EQ(run(0, 2, /*goes_on=*/true), absl::OkStatus());
+  EXPECT_EQ(run(2, 3, /*goes_on=*/true), absl::OkStatus());
+  EXPECT_EQ(run(3, 3, /*goes_on=*/true), absl::OkStatus()) << "it takes what is durable: nothing";
+  over.Notify();
+  watchdog.join();
   EXPECT_EQ(order, (std::vector<std::string>{"step 0", "step 1", "step 2"}));
   files.Release();
-  ASSERT_EQ(run(3, 3, /*goes_on=*/false), absl::OkStatus());
+  EXPECT_EQ(run(3, 3, /*goes_on=*/false), absl::OkStatus());
   EXPECT_EQ(order.back(), "shard 2");
   EXPECT_EQ(order.size(), 4u);
 }
