@@ -1,14 +1,33 @@
 #include "server/replay/evaluate_nodes.h"
 
+#include <omp.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "ops/onnx/cpu_evaluator.h"
 
 namespace espalier {
+namespace {
+
+// Kernels that this thread makes and runs have it alone. Workers on the same machine compute
+// meanwhile, and threads that wait for each other's parts of small tensors would take their time.
+class OneThread {
+ public:
+  OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  ~OneThread() { omp_set_num_threads(before_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  const int before_;
+};
+
+}  // namespace
 
 absl::Status EvaluateNodes(const Graph& graph, const std::vector<NodeId>& nodes, bool training,
                            std::map<ValueId, std::string>* values) {
+  const OneThread one_thread;
   const Evaluator evaluate = CpuEvaluator(training);
   for (const NodeId id : nodes) {
     const Node& node = graph.node(id);
