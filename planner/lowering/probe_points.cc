@@ -153,9 +153,17 @@ ProbePoints::ProbePoints(const Graph& graph, const std::vector<v1::Program>& pro
   }
 }
 
-ProbePoints ProbePoints::WithoutGradients(const std::set<std::string>& values) const {
+ProbePoints ProbePoints::WithGradientsOf(
+    const std::map<std::string, std::optional<std::string>>& others) const {
   ProbePoints points = *this;
-  for (const std::string& value : values) points.gradients_.erase(value);
+  for (const auto& [value, other] : others) {
+    if (other.has_value()) {
+      points.gradients_.insert(value);
+      points.gradients_of_[value] = *other;
+    } else {
+      points.gradients_.erase(value);
+    }
+  }
   return points;
 }
 
@@ -401,7 +409,9 @@ absl::StatusOr<ProbePoints::Places> ProbePoints::Gradient(const std::string& ask
     }
     places = Choose(what, std::move(parts));
   } else {
-    places = ChooseComputed(what, GradientTensor(name));
+    const auto other = gradients_of_.find(name);
+    places =
+        ChooseComputed(what, GradientTensor(other == gradients_of_.end() ? name : other->second));
   }
   if (places.ok()) DivideByLossScale(&*places);
   return places;

@@ -27,8 +27,10 @@ class ProbePoints {
 
   ProbePoints(const Graph& graph, const std::vector<v1::Program>& programs);
 
-  // The same as if the programs did not have the gradients of these values.
-  ProbePoints WithoutGradients(const std::set<std::string>& values) const;
+  // The same, but with the gradients of these values where those of the others are that they are
+  // mapped to; without them where that is nullopt.
+  ProbePoints WithGradientsOf(
+      const std::map<std::string, std::optional<std::string>>& others) const;
 
   // A tensor that is computed, once it is, or a parameter before the step. Of this and the next, an
   // output of the graph may have the output's name, such as "loss", unless a value has it.
@@ -100,6 +102,7 @@ class ProbePoints {
   std::vector<Rank> ranks_;
   std::map<std::string, std::string> outputs_;
   std::set<std::string> values_, gradients_, parameters_, columns_, tensors_, states_;
+  std::map<std::string, std::string> gradients_of_;  // value -> the value whose gradient it has
 };
 
 // "there are: 'y', 'z' and 8 more", of `names` the most similar ones to `name`.

@@ -67,4 +67,20 @@ std::set<std::string> BypassedValues(const Graph& original, const Graph& planned
   return bypassed;
 }
 
+std::optional<std::string> SoleAddend(const Graph& graph, const std::string& value) {
+  const ValueId sum = graph.FindValue(value);
+  if (sum == kNoValue || graph.value(sum).producer == kNoNode) return std::nullopt;
+  const Node& node = graph.node(graph.value(sum).producer);
+  if (node.op != "add" && node.op != "add_n") return std::nullopt;
+  const auto readers = graph.Consumers();
+  for (const ValueId input : node.inputs) {
+    const Value& addend = graph.value(input);
+    if (addend.kind == ValueKind::kComputed && addend.type == graph.value(sum).type &&
+        readers[static_cast<size_t>(input)].size() == 1) {
+      return addend.name;
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace espalier

@@ -1,6 +1,7 @@
 // Values that operators of a plan read past.
 #pragma once
 
+#include <optional>
 #include <set>
 #include <string>
 
@@ -14,5 +15,9 @@ namespace espalier {
 // graph after rewrites) of which `original` (GraphBeforeRewrites) computes, without another value
 // that both have in between, one that `planned` does not.
 std::set<std::string> BypassedValues(const Graph& original, const Graph& planned);
+
+// Returns what a value is a sum of, among others, and nothing else reads: it has the gradient of
+// the sum. Nullopt if the value is no such sum.
+std::optional<std::string> SoleAddend(const Graph& graph, const std::string& value);
 
 }  // namespace espalier

@@ -39,6 +39,23 @@ bool AsksGradients(const ProbeExpression& probe) {
                      [](const ProbeTarget& target) { return target.kind == ProbeTarget::kGrad; });
 }
 
+// Returns where the programs have gradients that are the model's, and keeps in `bypassed` those
+// that they do not have.
+ProbePoints CorrectGradients(const ProbePoints& points, const Graph& original,
+                             std::set<std::string>* bypassed) {
+  std::map<std::string, std::optional<std::string>> others;
+  for (const std::string& name : *bypassed) {
+    std::optional<std::string> addend = SoleAddend(original, name);
+    const bool there =
+        addend.has_value() && points.gradients().contains(*addend) && !bypassed->contains(*addend);
+    others[name] = there ? std::move(addend) : std::nullopt;
+  }
+  for (const auto& [name, other] : others) {
+    if (other.has_value()) bypassed->erase(name);
+  }
+  return points.WithGradientsOf(others);
+}
+
 // The computed values of the model that a wildcard means and the programs do not have, or whose
 // gradients it means. Each gradient that rewrites removed takes many operators, so a wildcard means
 // only those of values that the programs have, unless it matches nothing else.
@@ -71,7 +88,7 @@ absl::StatusOr<ProgramProbes> FindProgramProbes(
     const std::vector<ProbeExpression>& probes,
     const std::function<absl::StatusOr<Graph>()>& original_graph) {
   ProgramProbes result;
-  std::optional<ProbePoints> without_bypassed;
+  std::optional<ProbePoints> corrected;  // where gradients are the model's
   std::vector<ProbeExpression> read = probes;
   std::vector<ReplacedWildcard> wildcards;
   std::map<std::string, absl::Status> lacking;  // of what the programs do not have
@@ -82,12 +99,11 @@ absl::StatusOr<ProgramProbes> FindProgramProbes(
     std::set<std::string> bypassed;
     if (std::any_of(probes.begin(), probes.end(), AsksGradients)) {
       bypassed = BypassedValues(*original, all_points.graph());
-      std::erase_if(bypassed, [&](const std::string& name) {
-        return !all_points.gradients().contains(name);
-      });
-      if (!bypassed.empty()) without_bypassed = all_points.WithoutGradients(bypassed);
+      std::erase_if(bypassed,
+                    [&](const std::string& name) { return !all_points.values().contains(name); });
+      corrected = CorrectGradients(all_points, *original, &bypassed);
     }
-    const ProbePoints& points = without_bypassed.has_value() ? *without_bypassed : all_points;
+    const ProbePoints& points = corrected.has_value() ? *corrected : all_points;
     std::vector<ProbeExpression> asked = probes;
     for (const ProbeExpression& probe : probes) {
       ReplacedWildcard wildcard{ToString(probe),
@@ -117,7 +133,7 @@ absl::StatusOr<ProgramProbes> FindProgramProbes(
     read.insert(read.end(), result.derived.sources().begin(), result.derived.sources().end());
   }
   absl::StatusOr<FoundProbes> found =
-      FindProbes(read, without_bypassed.has_value() ? *without_bypassed : all_points, ranks);
+      FindProbes(read, corrected.has_value() ? *corrected : all_points, ranks);
   if (!found.ok()) return found.status();
   result.read = *std::move(found);
   // A wildcard lacks nothing if a value that is computed again matches it.
