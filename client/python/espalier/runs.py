@@ -106,7 +106,7 @@ class RunInfo(Info, Generic[J]):
 
     @property
     def recorded_checkpoints(self) -> int:
-        """Checkpoints that the checkpoint store has. `all_checkpoints` counts those of which only a copy is left, too."""
+        """Checkpoints in the checkpoint store. `all_checkpoints` counts those of which only a copy is left, too."""
         return self.record.job.recorded_checkpoints
 
     @property

@@ -477,7 +477,9 @@ def test_runs_of_an_experiment(daemon):
     assert first.all_checkpoints == runs[0].all_checkpoints == 4
     assert (first.optimizer, first.schedule, first.batch_size, first.seed) == ("sgd", "constant", 32, 3)
     assert (first.epochs, first.total_steps, first.learning_rate) == (0, 20, runs[0].learning_rate)
-    assert first.seconds > 0 and first.started is not None and len(first.dataset_sha256) == 64
+    assert first.seconds > 0
+    assert first.started is not None
+    assert len(first.dataset_sha256) == 64
     assert f"dataset: {first.dataset}, optimizer: sgd, learning rate: {first.learning_rate:g}, constant" in repr(first)
     assert list(runs.dataframe()["batch_size"]) == [32, 32, 32]
     (attempt,) = first.attempts
@@ -499,7 +501,8 @@ def test_runs_of_an_experiment(daemon):
     logs = [f"norm({value.log})" for value in values]
     assert daemon.estimate_replay("experiment@1", log=logs, steps=(3, 4)).rows == len(logs)
     head, row, *_ = str(parameters).splitlines()
-    assert head.split() == ["name", "kind", "type", "also"] and row.endswith("grad, update")
+    assert head.split() == ["name", "kind", "type", "also"]
+    assert row.endswith("grad, update")
     with pytest.raises(errors.NotFound, match="nothing matches"):
         daemon.run_values("experiment@1", "param(none)")
 
