@@ -22,8 +22,8 @@ void SegmentRunner::Cancel() {
   if (ranks_ != nullptr) ranks_->Cancel();
 }
 
-absl::StatusOr<std::vector<v1::LoadProgramRequest>> SegmentRunner::Requests(
-    const std::string& values, const std::string& checkpoint) const {
+std::vector<v1::LoadProgramRequest> SegmentRunner::Requests(const std::string& values,
+                                                            const std::string& checkpoint) const {
   const PreparedJob& prepared = task_.program->prepared();
   const LoweredPlan& lowered = task_.program->lowered();
   std::vector<v1::LoadProgramRequest> requests(lowered.training.size());
@@ -109,10 +109,8 @@ absl::Status SegmentRunner::Run(std::optional<int64_t> first_hashed) {
       task_.job_id, prepared.graph,
       initial ? prepared.initial_values : std::vector<InitialValue>());
   if (!stored.ok()) return stored.status();
-  absl::StatusOr<std::vector<v1::LoadProgramRequest>> requests =
-      Requests(stored->folder(), checkpoint.has_value() ? checkpoint->folder() : "");
-  if (!requests.ok()) return requests.status();
-  absl::StatusOr<std::vector<v1::LoadProgramReply>> loaded = ranks_->Load(*std::move(requests));
+  absl::StatusOr<std::vector<v1::LoadProgramReply>> loaded =
+      ranks_->Load(Requests(stored->folder(), checkpoint.has_value() ? checkpoint->folder() : ""));
   stored->Remove();
   checkpoint.reset();
   if (!loaded.ok()) return loaded.status();

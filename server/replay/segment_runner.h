@@ -59,8 +59,8 @@ class SegmentRunner {
   void Cancel();
 
  private:
-  absl::StatusOr<std::vector<v1::LoadProgramRequest>> Requests(const std::string& values,
-                                                               const std::string& checkpoint) const;
+  std::vector<v1::LoadProgramRequest> Requests(const std::string& values,
+                                               const std::string& checkpoint) const;
   absl::Status RunSteps(int64_t first, int64_t end, bool logs, std::optional<int64_t> hash_step);
 
   const AttemptTools& tools_;
