@@ -96,12 +96,7 @@ std::map<std::string, TensorType> TypesOfSources(const EvaluationProbes& made,
                                                  const std::vector<v1::Program>& programs) {
   std::map<std::string, TensorType> types;
   for (const NamedProbe& source : made.sources.probes) {
-    for (size_t r = 0; r < programs.size(); ++r) {
-      for (const v1::RankProbe& read : made.sources.by_rank[r]) {
-        if (read.probe() != source.numbers[0]) continue;
-        types[TargetsToString(source.probe)] = TypeRead(programs[r], read);
-      }
-    }
+    types[TargetsToString(source.probe)] = *TypeOfRead(source, made.sources, programs);
   }
   return types;
 }
@@ -147,7 +142,7 @@ absl::Status AddDerived(const OpRegistry& registry, const ProbePoints& points,
 struct FoundFragments {
   ProgramProbes probes;  // of their sources
   EvaluationFragments fragments;
-  std::vector<std::pair<std::string, absl::Status>> lacking;
+  LackingFragments lacking;
 };
 
 absl::Status CheckEvaluationInputs(const GraphFragment& fragment) {
@@ -166,46 +161,30 @@ absl::Status CheckEvaluationInputs(const GraphFragment& fragment) {
   return absl::OkStatus();
 }
 
-std::vector<ProbeExpression> SourcesOf(const std::vector<GraphFragment>& fragments) {
-  std::vector<ProbeExpression> sources;
-  for (const GraphFragment& fragment : fragments) {
-    for (const ProbeExpression& source : fragment.sources()) {
-      if (std::find(sources.begin(), sources.end(), source) == sources.end()) {
-        sources.push_back(source);
-      }
-    }
-  }
-  return sources;
-}
-
 absl::StatusOr<FoundFragments> FindFragments(
     const OpRegistry& registry, const ProbePoints& points, const std::vector<v1::Program>& programs,
     const std::vector<GraphFragment>& asked, const EvaluatedBatches& batches,
     const BatchLayouts& layouts, const std::function<absl::StatusOr<Graph>()>& original_graph) {
   FoundFragments found;
   if (asked.empty()) return found;
-  std::vector<GraphFragment> left;
-  std::map<std::string, std::vector<std::string>> names_of;  // of what a fragment was expanded to
+  std::vector<GraphFragment> answerable;
   for (const GraphFragment& fragment : asked) {
     absl::Status status = CheckEvaluationInputs(fragment);
-    absl::StatusOr<std::vector<GraphFragment>> expanded = Expanded(fragment, points);
-    status.Update(expanded.status());
-    if (!status.ok()) {
+    if (status.ok()) {
+      answerable.push_back(fragment);
+    } else {
       found.lacking.emplace_back(fragment.name, std::move(status));
-      continue;
-    }
-    for (GraphFragment& one : *expanded) {
-      if (!fragment.pattern.empty()) names_of[fragment.name].push_back(one.name);
-      left.push_back(std::move(one));
     }
   }
+  auto [left, names_of] = Expand(answerable, points, &found.lacking);
   absl::StatusOr<Graph> original = original_graph();
   if (!original.ok()) return original.status();
   const BatchLayouts original_layouts(registry, *original, batches.size);
-  const auto find = [&] {
-    return FindProgramProbes(registry, points, programs.size(), SourcesOf(left), original_graph);
+  const auto find = [&](const std::vector<GraphFragment>& fragments) {
+    return FindProgramProbes(registry, points, programs.size(), SourcesOf(fragments),
+                             original_graph);
   };
-  absl::StatusOr<ProgramProbes> probes = find();
+  absl::StatusOr<ProgramProbes> probes = find(left);
   if (!probes.ok()) return probes.status();
   const auto input_of = [&](const ProbeExpression& source) -> absl::StatusOr<EvaluationInput> {
     absl::StatusOr<TensorType> type = TypeOfSource(source, *probes, programs);
@@ -224,7 +203,7 @@ absl::StatusOr<FoundFragments> FindFragments(
     return true;
   });
   // What a fragment lacks that cannot be answered is not read for it.
-  probes = find();
+  probes = find(left);
   if (!probes.ok()) return probes.status();
   absl::StatusOr<EvaluationFragments> made =
       EvaluationFragments::Make(registry, left, input_of, batches);

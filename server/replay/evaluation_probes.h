@@ -42,8 +42,7 @@ struct EvaluationProbes {
   FoundProbes sources;    // of `derived` and `fragments`, in full, numbered from 0
   DerivedValues derived;  // computes in each batch, in full, what no program has
   EvaluationFragments fragments;
-  // Fragments that the evaluation cannot answer, with the reason, which names the graph.
-  std::vector<std::pair<std::string, absl::Status>> lacking_fragments;
+  LackingFragments lacking_fragments;
   EvaluatedBatches batches;
   std::vector<std::string> notes;  // what the answers leave out, a sentence each
 };

@@ -196,12 +196,6 @@ absl::StatusOr<Graph> Translated(const OpRegistry& registry, const GraphFragment
 
 }  // namespace
 
-std::vector<ProbeExpression> GraphFragment::sources() const {
-  std::vector<ProbeExpression> sources;
-  for (const Input& input : inputs) sources.push_back(input.source);
-  return sources;
-}
-
 GraphFragment GraphFragment::For(const std::string& matching) const {
   GraphFragment made = *this;
   made.name = absl::StrCat(name, "(", matching, ")");
@@ -211,6 +205,18 @@ GraphFragment GraphFragment::For(const std::string& matching) const {
     if (target.has_wildcard()) target.name = matching;
   }
   return made;
+}
+
+std::vector<ProbeExpression> SourcesOf(const std::vector<GraphFragment>& fragments) {
+  std::vector<ProbeExpression> sources;
+  for (const GraphFragment& fragment : fragments) {
+    for (const GraphFragment::Input& input : fragment.inputs) {
+      if (std::find(sources.begin(), sources.end(), input.source) == sources.end()) {
+        sources.push_back(input.source);
+      }
+    }
+  }
+  return sources;
 }
 
 absl::StatusOr<std::vector<GraphFragment>> ParseFragments(

@@ -37,10 +37,12 @@ struct GraphFragment {
   std::optional<Graph> graph;
   std::string onnx;  // without `graph`: ONNX is translated for certain shapes
 
-  std::vector<ProbeExpression> sources() const;
   // The same for a name that the pattern matches: it is named "cosine(NAME)".
   GraphFragment For(const std::string& matching) const;
 };
+
+// Those of all fragments, each once.
+std::vector<ProbeExpression> SourcesOf(const std::vector<GraphFragment>& fragments);
 
 // Checks what can be checked before it is known what the graphs read: sizes, names, operators.
 // InvalidArgument that names the graph, and what is accepted.

@@ -42,9 +42,12 @@ absl::StatusOr<TensorType> TypeOfSource(const ProbeExpression& source, const Pro
   return absl::NotFoundError(absl::StrCat("'", ToString(source), "' was not found"));
 }
 
-absl::StatusOr<std::vector<GraphFragment>> Expanded(const GraphFragment& fragment,
-                                                    const ProbePoints& points) {
-  if (fragment.pattern.empty()) return std::vector<GraphFragment>{fragment};
+namespace {
+
+// The fragment for each name that its pattern matches in all inputs that have it. Errors name the
+// graph.
+absl::StatusOr<std::vector<GraphFragment>> ForEachName(const GraphFragment& fragment,
+                                                       const ProbePoints& points) {
   std::optional<std::set<std::string>> common;
   for (const GraphFragment::Input& input : fragment.inputs) {
     const ProbeTarget& target = input.source.targets[0];
@@ -64,6 +67,29 @@ absl::StatusOr<std::vector<GraphFragment>> Expanded(const GraphFragment& fragmen
   std::vector<GraphFragment> expanded;
   for (const std::string& name : *common) expanded.push_back(fragment.For(name));
   return expanded;
+}
+
+}  // namespace
+
+ExpandedFragments Expand(const std::vector<GraphFragment>& fragments, const ProbePoints& points,
+                         LackingFragments* lacking) {
+  ExpandedFragments made;
+  for (const GraphFragment& fragment : fragments) {
+    if (fragment.pattern.empty()) {
+      made.fragments.push_back(fragment);
+      continue;
+    }
+    absl::StatusOr<std::vector<GraphFragment>> expanded = ForEachName(fragment, points);
+    if (!expanded.ok()) {
+      lacking->emplace_back(fragment.name, expanded.status());
+      continue;
+    }
+    for (GraphFragment& one : *expanded) {
+      made.names_of[fragment.name].push_back(one.name);
+      made.fragments.push_back(std::move(one));
+    }
+  }
+  return made;
 }
 
 absl::Status CheckNamesOfAnswers(const std::vector<std::pair<std::string, TensorType>>& answers,
@@ -122,29 +148,11 @@ absl::StatusOr<ProgramQuestions> FindQuestions(
     const OpRegistry& registry, const ProbePoints& points, const std::vector<v1::Program>& programs,
     const ReplayQuestions& asked, const std::function<absl::StatusOr<Graph>()>& original_graph) {
   ProgramQuestions result;
-  std::vector<GraphFragment> left;
-  std::map<std::string, std::vector<std::string>> names_of;  // of what a fragment was expanded to
-  for (const GraphFragment& fragment : asked.fragments) {
-    absl::StatusOr<std::vector<GraphFragment>> expanded = Expanded(fragment, points);
-    if (!expanded.ok()) {
-      result.lacking_fragments.emplace_back(fragment.name, expanded.status());
-      continue;
-    }
-    for (GraphFragment& one : *expanded) {
-      if (!fragment.pattern.empty()) names_of[fragment.name].push_back(one.name);
-      left.push_back(std::move(one));
-    }
-  }
+  auto [left, names_of] = Expand(asked.fragments, points, &result.lacking_fragments);
   while (true) {
     std::vector<ProbeExpression> read = asked.probes;
-    const auto first = static_cast<std::ptrdiff_t>(read.size());
-    for (const GraphFragment& fragment : left) {
-      for (const ProbeExpression& source : fragment.sources()) {
-        if (std::find(read.begin() + first, read.end(), source) == read.end()) {
-          read.push_back(source);
-        }
-      }
-    }
+    const std::vector<ProbeExpression> sources = SourcesOf(left);
+    read.insert(read.end(), sources.begin(), sources.end());
     absl::StatusOr<ProgramProbes> probes =
         FindProgramProbes(registry, points, programs.size(), read, original_graph);
     if (!probes.ok()) return probes.status();

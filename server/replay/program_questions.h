@@ -31,13 +31,15 @@ struct ReplayQuestions {
 absl::StatusOr<ReplayQuestions> ParseQuestions(const OpRegistry& registry,
                                                const v1::ReplaySpec& spec);
 
+// Fragments, by name, that cannot be answered, with the reason, which names the graph.
+using LackingFragments = std::vector<std::pair<std::string, absl::Status>>;
+
 struct ProgramQuestions {
   // What the ranks read: the probes that the programs have, then fragments.sources(), then
   // those of `probes.derived`.
   ProgramProbes probes;
   GraphFragments fragments;
-  // Fragments that the programs cannot answer, with the reason, which names the graph.
-  std::vector<std::pair<std::string, absl::Status>> lacking_fragments;
+  LackingFragments lacking_fragments;
 
   // Takes the rows of a step that were read; returns those of the answers. Errors as of
   // DerivedValues and GraphFragments.
@@ -53,19 +55,24 @@ std::optional<TensorType> TypeOfRead(const NamedProbe& probe, const FoundProbes&
 absl::StatusOr<TensorType> TypeOfSource(const ProbeExpression& source, const ProgramProbes& probes,
                                         const std::vector<v1::Program>& programs);
 
-// The fragment for each name that its pattern matches in all inputs that have it; itself if it has
-// none. Errors name the graph.
-absl::StatusOr<std::vector<GraphFragment>> Expanded(const GraphFragment& fragment,
-                                                    const ProbePoints& points);
-
 // InvalidArgument if another answer has the name of one of these: an answer is told from others by
 // its name.
 absl::Status CheckNamesOfAnswers(const std::vector<std::pair<std::string, TensorType>>& answers,
                                  const ProbePoints& points, const ProgramProbes& probes);
 
-// The errors of patterns' fragments that can be answered for none of their names. `names_of`: by
-// name of the fragment, those that it was expanded to; `left`: the fragments that can be answered.
-using LackingFragments = std::vector<std::pair<std::string, absl::Status>>;
+struct ExpandedFragments {
+  std::vector<GraphFragment> fragments;  // without patterns
+  // By name of a fragment with a pattern, those that it was expanded to.
+  std::map<std::string, std::vector<std::string>> names_of;
+};
+
+// Replaces fragments with a pattern by those for each name that it matches in all inputs that have
+// it. Where nothing matches, they are added to `lacking`.
+ExpandedFragments Expand(const std::vector<GraphFragment>& fragments, const ProbePoints& points,
+                         LackingFragments* lacking);
+
+// Adds fragments with a pattern that can be answered for none of their names. `left`: those that
+// can be answered.
 void AddLackingPatterns(const std::map<std::string, std::vector<std::string>>& names_of,
                         const std::vector<GraphFragment>& left, LackingFragments* lacking);
 
