@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,9 @@ EPSILON = 1 / 15  # of the run time that recording may take, as FLOR's default
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,99}")
 _SEGMENT = re.compile(r"(\d+)/(\d+)")
 _PAIR = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+_COUNTED = re.compile(r"(pid|ngpus):(\d+)")
+_NEARLY_SEGMENT = re.compile(r"[+-]?\d.*", re.DOTALL)
+_NEARLY_FORM = re.compile(r"(pid|ngpus)(\W.*)?|(weak|strong)([\s:=,/].*)?", re.DOTALL | re.IGNORECASE)
 
 
 @dataclass
@@ -75,17 +79,30 @@ def _set_name(flags: Flags, text: str) -> None:
         flags.VERSION = int(version)
 
 
+def _no_segment(what: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"--replay_flor: {what}; accepted directly behind it are k/n, such as 3/4, or 'pid:K ngpus:N', and weak or "
+        "strong. Arguments of the program itself belong before --replay_flor, or behind --"
+    )
+
+
 def _take_replay(flags: Flags, words: list[str]) -> None:
-    """Takes the optional words behind --replay_flor off the front of `words`."""
+    """Takes the optional words behind --replay_flor off the front of `words`.
+
+    InvalidArgument for a word that may be meant as a segment and is none: without one, everything would be replayed.
+    """
     flags.REPLAY = True
     counted: dict[str, int] = {}
+    segment: tuple[int, int] | None = None
     while words:
         found = _SEGMENT.fullmatch(words[0])
-        pid = re.fullmatch(r"(pid|ngpus):(\d+)", words[0])
+        pid = _COUNTED.fullmatch(words[0])
+        if (found and (segment or counted)) or (pid and (segment or pid[1] in counted)):
+            raise _no_segment(f"{words[0]!r} would be a second segment")
         if words[0] in ("weak", "strong"):
             flags.STRONG = words[0] == "strong"
         elif found:
-            flags.SEGMENT = segment_of(int(found[1]), int(found[2]))
+            segment = segment_of(int(found[1]), int(found[2]))
         elif pid:
             counted[pid[1]] = int(pid[2])
         else:
@@ -96,7 +113,15 @@ def _take_replay(flags: Flags, words: list[str]) -> None:
             raise InvalidArgument(
                 "--replay_flor: 'pid:K ngpus:N' counts from 0, so that 0 <= K < N; the form k/n counts from 1"
             )
-        flags.SEGMENT = (counted["pid"] + 1, counted["ngpus"])
+        segment = counted["pid"] + 1, counted["ngpus"]
+    if words and (_NEARLY_FORM.fullmatch(words[0]) or (segment is None and _NEARLY_SEGMENT.fullmatch(words[0]))):
+        raise _no_segment(f"{words[0]!r} is no segment")
+    if segment is not None:
+        flags.SEGMENT = segment
+        return
+    for word in itertools.takewhile(lambda word: word != "--", words):
+        if _SEGMENT.fullmatch(word) or _COUNTED.fullmatch(word):
+            raise _no_segment(f"is {word!r}, which follows later, the segment?")
 
 
 def parse(words: list[str], environment: Mapping[str, str]) -> tuple[Flags, list[str]]:

@@ -360,11 +360,32 @@ def test_the_flags_and_which_segment_they_mean(words, segment):
         (["--flor", "lin", "--replay_flor", "pid:5", "ngpus:5"], "counts from 0"),
         (["--flor", "lin", "--replay_flor=half"], "accepted are k/n"),
         (["--flor", "lin@2"], "for a replay only"),
+        (["--flor", "lin", "--replay_flor", "3/4", "1/4"], "'1/4' would be a second segment"),
+        (["--flor", "lin", "--replay_flor", "--quick", "3/4"], "is '3/4', which follows later, the segment"),
     ],
 )
 def test_wrong_flags_are_refused(words, reason):
     with pytest.raises(InvalidArgument, match=reason):
         command_line.parse(words, {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["3:4", "3of4", "3-4", "3", "3/ 4", "3/4/5", "-1/4", "+1/4", "Strong 3/4", "strong 3:4", "strong:3/4",
+     "pid:2,ngpus:4", "pid 2", "PID:2 NGPUS:4", "3/4 pid:2", "3/4 Strong"],
+)  # fmt: skip
+def test_a_misspelt_segment_is_refused_and_not_taken_for_the_programs_own(text):
+    for words in (["--replay_flor", *text.split()], ["--replay_flor", text], [f"--replay_flor={text}"]):
+        with pytest.raises(InvalidArgument, match="k/n"):
+            command_line.parse(["--flor", "lin", *words], {})
+
+
+def test_the_programs_own_words_stay_beside_a_segment():
+    for own in (["-v"], ["--lr", "0.1"], ["data/2024"], ["strong-net"], ["pidgin.csv"], ["--", "3/4"]):
+        flags, left = command_line.parse(["1/2", "--flor", "lin", "--replay_flor", *own], {})
+        assert (flags.REPLAY, flags.SEGMENT, left) == (True, (1, 1), ["1/2", *own])
+    _, left = command_line.parse(["--flor", "lin", "--replay_flor", "3/4", "7", "--ratio", "1/2"], {})
+    assert left == ["7", "--ratio", "1/2"]
 
 
 def test_segments_are_contiguous_near_equal_and_longer_first():
