@@ -25,6 +25,7 @@ class Record:
     iterations: dict[str, int] = field(default_factory=dict)  # finished ones by main loop
     bodies: dict[str, str] = field(default_factory=dict)
     blocks: dict[tuple[str, int], list[tuple[str, str]]] = field(default_factory=dict)  # directly in an iteration
+    names: set[str] = field(default_factory=set)  # of all blocks
     complete: bool = False
 
     def restorable(self, loop: str) -> set[int]:
@@ -49,6 +50,7 @@ def read(version: store.Version) -> Record:
         elif "iteration" in line:
             record.iterations[line["iteration"]] = line["index"] + 1
         elif "block" in line:
+            record.names.add(line["block"])
             if line.get("body"):
                 record.bodies[line["block"]] = line["body"]
             if len(line["at"]) == 1 and isinstance(line["at"][0], list):

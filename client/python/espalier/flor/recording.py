@@ -25,6 +25,7 @@ from espalier.flor.spooler import Spooler
 from espalier.flor.trees import Node, State
 
 _LINES = 1000  # that the journal keeps in memory at most
+_SECONDS = 1.0  # after which the next line writes those that are in memory
 
 _quoted = functools.lru_cache(maxsize=1000)(store.one_line)  # names of logged values
 
@@ -74,7 +75,7 @@ class Recorder(Working):
         self._iteration_began = 0.0
         self._loop_began = time.monotonic()
         self._said_text: set[str] = set()
-        self._began = time.monotonic()
+        self._began = self._flushed = time.monotonic()
         self._save_initial("process", ("python", "numpy"))
         early = "torch" in sys.modules  # and the program may have seeded CUDA already
         randomness.once_imported("torch", lambda: self._save_torch(early))
@@ -104,7 +105,9 @@ class Recorder(Working):
         if self._closed:  # a generator that is closed as the interpreter ends
             return
         self._journal.add_text(line)
-        if self._journal.pending >= _LINES:
+        now = time.monotonic()
+        if self._journal.pending >= _LINES or now - self._flushed > _SECONDS:
+            self._flushed = now
             self._flush_journal()
 
     def _flush_journal(self) -> None:
@@ -286,8 +289,24 @@ class Recorder(Working):
         executions = sum(costs.executions for costs in self._costs.values())
         if executions:
             say(f"recorded {self.version}: {count} checkpoints of {executions} executions of blocks")
+        self._say_not_ended()
         if self._spooler is not None:
             self._spooler.finish(self.version)
+
+    def _say_not_ended(self) -> None:
+        """Says which blocks have no checkpoints, as the program has never ended them."""
+        if self.failing.failed or hasattr(sys, "last_type"):  # an error has ended the program, perhaps within them
+            return
+        counts = dict(self.not_ended)
+        for block in self.blocks:
+            counts[block.label] = counts.get(block.label, 0) + 1
+        for label, count in counts.items():
+            if label not in self._costs:
+                say(
+                    f"WARNING: block {label!r} was entered {count} time{'s' if count > 1 else ''} and never ended: it "
+                    "has no checkpoint, and a replay executes it each time. Call SkipBlock.end(objects) behind it, and "
+                    "record again"
+                )
 
     def abandon(self) -> None:
         """A child of the program lets go."""

@@ -51,7 +51,8 @@ class Replayer(Working):
         self._mode = "replay"  # of this epoch: see segments.Step
         self._outside = True  # outside of the main loop, values are stored by the segment that has the neighbour epoch
         self._last_segment = flags.SEGMENT[0] == flags.SEGMENT[1]
-        self._after_main = False
+        self._looped = self._after_main = False
+        self._entered: set[str] = set()  # blocks of this epoch
         self._equal = self._new = self._skipped = self._executed = 0
         self._differences: list[str] = []
         self._said: set[str] = set()
@@ -59,6 +60,11 @@ class Replayer(Working):
         early = "torch" in sys.modules
         randomness.once_imported("torch", lambda: self._restore_torch(early))
         k, n = flags.SEGMENT
+        if n > 1 and not self.record.iterations:
+            raise FailedPrecondition(
+                f"--replay_flor {k}/{n}: the recording {version} has no finished iteration of a main loop (flor.it), "
+                "so that it has no segments. Replay without k/n"
+            )
         part = f", segment {k} of {n} (numbered from 1)" if n > 1 else ""
         say(f"replaying {version}{part}")
         if not self.record.complete:
@@ -141,6 +147,7 @@ class Replayer(Working):
         if self.main is not None or self.blocks:
             yield from self._plain_loop(name, iterable)
             return
+        self._looped = True
         self.main = label = self.place.label("loop", name)
         depth = self.place.depth
         steps = self._steps(label)
@@ -160,12 +167,21 @@ class Replayer(Working):
                     self.leave(depth)
                     self.place.enter_iteration(label, step.epoch, value)
                     self.blocks_in_iteration = 0
+                    self._entered = set()
                     yield value
                 if self.objects:
                     self._set_or_compare(f"@{label}", step.kind, whole, frame)
+                if step.kind == "restore":
+                    self._check_restored(label, step.epoch)
                 self.leave(depth)
                 if self._journal is not None:
                     self._journal.flush()
+            recorded = self.record.iterations[label]
+            if steps and steps[-1].epoch == recorded - 1 and source.has(recorded):
+                say(
+                    f"WARNING: the program has more iterations of {label!r} than the {recorded} that were recorded: "
+                    "a replay ends there. To train on, record"
+                )
         finally:
             self.leave(depth)
             self.main, self._mode, self._after_main = None, "replay", True
@@ -177,6 +193,16 @@ class Replayer(Working):
             self._compare(label, self.place.key, given, names, frame)
         elif saved := whole or self._load(label, self.place.key):
             self._restore(label, given, names, frame, saved)
+
+    def _check_restored(self, loop: str, epoch: int) -> None:
+        """FailedPrecondition if the program has not entered a block whose checkpoint the segment begins from."""
+        for label, _ in self.record.blocks.get((loop, epoch), ()):
+            if label not in self._entered and not label.startswith("@"):
+                raise FailedPrecondition(
+                    f"the segment begins from {loop} {epoch}, of which the recording {self.version} has a checkpoint "
+                    f"of block {label!r}; the program has not entered that block. Give it the recorded name, or "
+                    "replay without k/n"
+                )
 
     def _steps(self, label: str) -> list[segments.Step]:
         count = self.record.iterations.get(label, 0)
@@ -211,6 +237,10 @@ class Replayer(Working):
     def _enter(self, name: str, probed: bool | None, body: str) -> bool:
         place, at = self.place.key, self.place.at
         label = self.place.label("block", name)
+        self._entered.add(label)
+        if label not in self.record.names:
+            known = ", ".join(sorted(each for each in self.record.names if not each.startswith("@"))) or "none"
+            self._say_once(f"block {label!r} is not in the recording, so that it is executed; recorded are: {known}")
         wanted = bool(probed)
         if sources.changed(self.record.bodies.get(label, ""), body) and not probed:
             wanted = probed is None
@@ -320,6 +350,9 @@ class Replayer(Working):
         if self._ended:
             return
         super().close()
+        k, n = self.flags.SEGMENT
+        if n > 1 and not self._looped:
+            say(f"WARNING: the program has no main loop (flor.it) now: all of it ran, and not segment {k} of {n}")
         say(
             f"replayed {self.version}: {self._executed} blocks executed, {self._skipped} restored; {self._equal} "
             f"values and states equal the record to the bit, {len(self._differences)} differ, {self._new} are new"
@@ -343,6 +376,14 @@ class _Source:
         self._items = iterable if isinstance(iterable, (range, list, tuple)) else None
         self._iterator = iter(iterable)
         self._next = 0
+
+    def has(self, index: int) -> bool:
+        """Whether there is an item, which counts as taken then."""
+        try:
+            self.item(index)
+        except (IndexError, StopIteration):
+            return False
+        return True
 
     def item(self, index: int) -> Any:
         if self._items is not None:

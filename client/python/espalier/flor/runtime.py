@@ -114,6 +114,7 @@ class Working(Runtime):
         self.main: str | None = None  # the label of the main loop while it runs
         self.blocks: list[Any] = []
         self.blocks_in_iteration = 0
+        self.not_ended: dict[str, int] = {}  # how often blocks were left without end(), by label
 
     def set_objects(self, objects: dict[str, Any]) -> None:
         """The objects that flor.loop saves."""
@@ -143,7 +144,9 @@ class Working(Runtime):
         """Closes scopes, and blocks that the program has left without end()."""
         for scope in self.place.close_to(depth):
             if not self.failing.failed:  # otherwise the program is leaving because of that error
-                say(f"block {scope.label!r} was entered and not ended: SkipBlock.end belongs behind it")
+                count = self.not_ended[scope.label] = self.not_ended.get(scope.label, 0) + 1
+                if count == 1:
+                    say(f"block {scope.label!r} was entered and not ended: SkipBlock.end belongs behind it")
             self.blocks.pop()
         self.failing.failed = False
 

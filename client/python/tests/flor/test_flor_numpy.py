@@ -210,6 +210,92 @@ for epoch in flor.it(range(2)):
     assert done.stderr.count(said) == 1, done.stderr
 
 
+def test_a_block_that_is_never_ended_is_said_at_the_end(tmp_path):
+    text = """
+import espalier.flor as flor
+for epoch in flor.it(range(4)):
+    if flor.SkipBlock.step_into("train"):
+        flor.log("loss", epoch)
+"""
+    scripts = Scripts(tmp_path)
+    said = "WARNING: block 'train' was entered {} never ended: it has no checkpoint, and a replay executes it each time"
+    done = scripts.run(text, "--flor", "np")
+    assert done.stderr.count("was entered and not ended") == 1
+    assert said.format("4 times and") in done.stderr
+    alone = text.replace("for epoch in flor.it(range(4)):", "epoch = 0\nif True:")
+    assert said.format("1 time and") in scripts.run(alone, "--flor", "np").stderr
+    failing = scripts.run(text.replace("epoch)", "1 / epoch)"), "--flor", "np", fails=True)
+    assert "never ended" not in failing.stderr
+
+
+def test_a_renamed_block_is_said_and_no_segment_begins_from_its_checkpoint(tmp_path):
+    scripts = Scripts(tmp_path)
+    scripts.run(program(), "--flor", "np")
+    renamed = program().replace('"train"', '"fit"')
+    done = scripts.run(renamed, "--flor", "np", "--replay_flor")
+    said = "block 'fit' is not in the recording, so that it is executed; recorded are: train"
+    assert done.stderr.count(said) == 1
+    assert "8 blocks executed, 0 restored" in done.stderr
+    refused = scripts.run(renamed, "--flor", "np", "--replay_flor", "2/2", fails=True)
+    assert "the segment begins from epoch 3, of which the recording np@1 has a checkpoint of block 'train'" in (
+        refused.stderr
+    )
+    assert "not in the recording" not in scripts.run(program(), "--flor", "np", "--replay_flor").stderr
+
+
+def test_a_loop_that_has_become_longer_is_said(tmp_path):
+    scripts = Scripts(tmp_path)
+    said = "the program has more iterations of 'epoch' than the 8 that were recorded"
+    scripts.run(program(), "--flor", "np")
+    for longer in ("range(9)", "iter(range(100))", "__import__('itertools').count()"):
+        text = program().replace("range(8)", longer)
+        assert said in scripts.run(text, "--flor", "np", "--replay_flor").stderr
+        assert said in scripts.run(text, "--flor", "np", "--replay_flor", "2/2").stderr
+        assert said not in scripts.run(text, "--flor", "np", "--replay_flor", "1/2").stderr
+        stopped = text + "    if epoch == 7: break\n"
+        assert said not in scripts.run(stopped, "--flor", "np", "--replay_flor").stderr
+
+
+def test_a_segment_without_a_main_loop_is_refused(tmp_path):
+    text = """
+import espalier.flor as flor
+total = []
+for epoch in range(2):
+    if flor.SkipBlock.step_into("train"):
+        total.append(epoch)
+    flor.SkipBlock.end(total)
+"""
+    scripts = Scripts(tmp_path)
+    scripts.run(text, "--flor", "np")
+    assert "2 restored" in scripts.run(text, "--flor", "np", "--replay_flor").stderr
+    refused = scripts.run(text, "--flor", "np", "--replay_flor", "2/2", fails=True)
+    assert "2/2: the recording np@1 has no finished iteration of a main loop (flor.it)" in refused.stderr
+    looped = text.replace("range(2)", "flor.it(range(2))")
+    scripts.run(looped, "--flor", "loop")
+    done = scripts.run(text, "--flor", "loop", "--replay_flor", "2/2")
+    assert "no main loop (flor.it) now: all of it ran, and not segment 2 of 2" in done.stderr
+    assert "no main loop" not in scripts.run(looped, "--flor", "loop", "--replay_flor", "2/2").stderr
+
+
+def test_values_of_an_epoch_that_is_killed_are_written_as_they_come(tmp_path):
+    text = """
+import os, signal, time
+import espalier.flor as flor
+for epoch in flor.it(range(4)):
+    for step in range(4):
+        flor.log("loss", step + 10 * epoch)
+        if epoch:
+            time.sleep(0.6)
+    if epoch:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+    scripts = Scripts(tmp_path)
+    scripts.run(text, "--flor", "np", fails=True)
+    kept = [float(row[3]) for row in scripts.rows("np", "loss")]
+    assert kept[:4] == [0, 1, 2, 3]
+    assert len(kept) >= 7
+
+
 def test_words_of_kwargs_that_nothing_uses_are_said_at_the_end(tmp_path):
     text = "import espalier.flor as flor\nprint(flor.arg('lr', 0.1))\nfor epoch in flor.it(range(1)): pass\n"
     scripts = Scripts(tmp_path)
