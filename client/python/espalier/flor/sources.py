@@ -21,8 +21,8 @@ def _module(path: str) -> ast.Module | None:
         return None
 
 
-@functools.lru_cache(maxsize=256)
-def _body(path: str, line: int, loop: bool) -> str:
+def _statement(path: str, line: int, loop: bool) -> ast.If | ast.For | None:
+    """The innermost `if` (or `for`) whose head has this line."""
     module = _module(path)
     found: ast.If | ast.For | None = None
     for node in ast.walk(module) if module is not None else ():
@@ -30,6 +30,12 @@ def _body(path: str, line: int, loop: bool) -> str:
             head: ast.expr = node.iter if isinstance(node, ast.For) else node.test
             if head.lineno <= line <= (head.end_lineno or head.lineno):
                 found = node
+    return found
+
+
+@functools.lru_cache(maxsize=256)
+def _body(path: str, line: int, loop: bool) -> str:
+    found = _statement(path, line, loop)
     if found is None:
         return ""
     text = ast.dump(ast.Module(found.body, []))
@@ -39,6 +45,73 @@ def _body(path: str, line: int, loop: bool) -> str:
 def body_hash(frame: FrameType, loop: bool = False) -> str:
     """A hash of the statements beneath the `if` (or `for`) that a frame is at, comments aside; "": not known."""
     return _body(frame.f_code.co_filename, frame.f_lineno, loop)
+
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_SCOPES = (*_FUNCTIONS, ast.ClassDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+class _Uses(ast.NodeVisitor):
+    """The variables of one scope: (line, column, whether it is read, name), where they are used."""
+
+    def __init__(self, statements: list[ast.stmt]):
+        self.found: list[tuple[int, int, bool, str]] = []
+        self.given: set[str] = set()  # to SkipBlock.end
+        for each in statements:
+            self.visit(each)
+
+    def visit(self, node: ast.AST) -> None:
+        if not isinstance(node, _SCOPES):  # whose variables are their own
+            super().visit(node)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        self.found.append((node.lineno, node.col_offset, isinstance(node.ctx, ast.Load), node.id))
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        self.visit(node.value)
+        for target in node.targets:  # it is assigned after what is on the right was read
+            for name in ast.walk(target):
+                if isinstance(name, ast.Name):
+                    read = isinstance(name.ctx, ast.Load)
+                    end = (node.end_lineno or node.lineno, node.end_col_offset or 0)
+                    self.found.append((name.lineno, name.col_offset, True, name.id) if read else (*end, False, name.id))
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        if isinstance(node.target, ast.Name):
+            self.found.append((node.lineno, node.col_offset, True, node.target.id))
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "end":
+            self.given |= {each.id for each in node.args if isinstance(each, ast.Name)}
+        self.generic_visit(node)
+
+
+@functools.lru_cache(maxsize=256)
+def _stale(path: str, line: int) -> tuple[str, ...]:
+    module, block = _module(path), _statement(path, line, loop=False)
+    if module is None or block is None:
+        return ()
+    scope: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef = module
+    for node in ast.walk(module):  # outer ones first
+        if isinstance(node, _FUNCTIONS) and node.lineno <= block.lineno <= (node.end_lineno or node.lineno):
+            scope = node
+    uses = _Uses(scope.body)
+    written = {name for _, _, read, name in _Uses(block.body).found if not read} - uses.given
+    after: dict[str, bool] = {}
+    end = (block.end_lineno or block.lineno, block.end_col_offset or 0)
+    for number, column, read, name in sorted(uses.found):
+        if (number, column) > end:
+            after.setdefault(name, read)
+    return tuple(sorted(name for name in written if after.get(name)))
+
+
+def stale(frame: FrameType) -> tuple[str, ...]:
+    """Variables that a block assigns, and that its function reads behind it before it assigns them again.
+
+    By the order of the text. Those given to SkipBlock.end are left out.
+    """
+    return _stale(frame.f_code.co_filename, frame.f_lineno)
 
 
 def changed(before: str, now: str) -> bool:
@@ -90,4 +163,4 @@ def name_of(value: Any, frame: FrameType) -> str:
     return ""
 
 
-__all__ = ["arguments", "body_hash", "changed", "name_of", "result_is_dropped"]
+__all__ = ["arguments", "body_hash", "changed", "name_of", "result_is_dropped", "stale"]
