@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import json
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from espalier.flor import objects, trees
+from espalier.flor import objects, trees, values
 from espalier.flor.messages import say
 from espalier.flor.trees import Node, State
 
@@ -78,6 +79,31 @@ def restore_global(node: Node, state: State) -> None:
                 f"WARNING: the recording has the random states of {len(recorded)} CUDA devices, and {here} are here: "
                 "the replay differs where the program draws random numbers on the others, as dropout does"
             )
+
+
+def snapshot() -> dict[str, tuple[Node, State]]:
+    """The generators of the process by name. Those of devices are left out: reading them waits for the devices."""
+    made = {}
+    for part in ("python", "numpy", "torch"):
+        state = State()
+        if node := capture_global(state, (part,)):
+            made[part] = (node, state)
+    return made
+
+
+def as_texts(taken: dict[str, tuple[Node, State]]) -> dict[str, str]:
+    """The generators of a snapshot as texts: those of equal states are equal."""
+    texts = {}
+    for part, (node, state) in taken.items():
+        arrays = {name: values.encode(array) for name, array in state.arrays.items()}
+        texts[part] = json.dumps([node, arrays], separators=(",", ":"))
+    return texts
+
+
+def restore_text(text: str) -> None:
+    """Sets a generator back to one of as_texts."""
+    node, arrays = json.loads(text)
+    restore_global(node, State({name: values.decode(array) for name, array in arrays.items()}))
 
 
 def seed_devices() -> None:
@@ -165,10 +191,13 @@ def once_imported(name: str, call: Callable[[], None]) -> None:
 
 
 __all__ = [
+    "as_texts",
     "capture_global",
     "capture_variables",
     "once_imported",
     "restore_global",
+    "restore_text",
     "restore_variables",
     "seed_devices",
+    "snapshot",
 ]

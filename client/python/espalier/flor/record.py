@@ -26,6 +26,8 @@ class Record:
     bodies: dict[str, str] = field(default_factory=dict)
     blocks: dict[tuple[str, int], list[tuple[str, str]]] = field(default_factory=dict)  # directly in an iteration
     names: set[str] = field(default_factory=set)  # of all blocks
+    # The random generators as a block began, by its label and place: texts of randomness.as_texts.
+    random: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
     complete: bool = False
 
     def restorable(self, loop: str) -> set[int]:
@@ -42,6 +44,7 @@ class Record:
 def read(version: store.Version) -> Record:
     """Reads the journal of a recording, also of one that was killed."""
     record = Record(version)
+    generators: dict[str, str] = {}
     for line in store.read_lines(version.journal):
         if "log" in line:
             record.values[key_of(line["at"]), line["log"], line["n"]] = line["value"]
@@ -50,6 +53,9 @@ def read(version: store.Version) -> Record:
         elif "iteration" in line:
             record.iterations[line["iteration"]] = line["index"] + 1
         elif "block" in line:
+            if "random" in line:  # those that have changed
+                generators |= line["random"]
+                record.random[line["block"], line["place"]] = dict(generators)
             record.names.add(line["block"])
             if line.get("body"):
                 record.bodies[line["block"]] = line["body"]

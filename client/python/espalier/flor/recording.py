@@ -39,6 +39,7 @@ class Block:
     at: list[Any]
     body: str
     began: float
+    random: dict[str, tuple[Node, State]] | None = None  # generators as it began; None: not worth it
 
 
 def describe(words: list[str], kwargs: dict[str, str]) -> dict[str, Any]:
@@ -70,6 +71,9 @@ class Recorder(Working):
         self._costs: dict[str, Costs] = {}
         self._writer = writer.Writer(version.folder / "checkpoints", lambda: list(self._costs.values()))
         self._bookkeeping = 0.0  # seconds that the program has waited for logging and all else that is no checkpoint
+        self._generators: dict[str, str] = {}  # the random states that the journal has
+        self._random_seconds, self._random_count = 0.0, 0  # that writing them took, and how often
+        self._iteration_random: dict[str, tuple[Node, State]] | None = None
         self._forced = False  # a block of this iteration has a checkpoint, so that the later ones get one
         self._said_full = self._closed = False
         self._iteration_began = 0.0
@@ -157,6 +161,7 @@ class Recorder(Working):
             for index, value in enumerate(iterable):
                 self.place.enter_iteration(label, index, value)
                 self.blocks_in_iteration, self._forced = 0, False
+                self._iteration_random = self._take_random(f"@{label}") if self.objects else None
                 broken = True
                 try:
                     yield value
@@ -171,7 +176,8 @@ class Recorder(Working):
 
     def _finish_iteration(self, label: str, index: int, frame: FrameType) -> None:
         if self.objects and not self.blocks_in_iteration and not self.blocks:
-            block = Block(f"@{label}", self.place.key, self.place.at, "", self._iteration_began)
+            random, began = self._iteration_random, self._iteration_began
+            block = Block(f"@{label}", self.place.key, self.place.at, "", began, random)
             self._checkpoint(block, list(self.objects.values()), list(self.objects), frame, time.monotonic())
         self._add({"iteration": label, "index": index})
         began = time.monotonic()
@@ -192,7 +198,32 @@ class Recorder(Working):
         place, at = self.place.key, self.place.at
         label = self.place.label("block", name)
         self.place.enter_block(label)
-        self.blocks.append(Block(label, place, at, body, time.monotonic()))
+        random = self._take_random(label)
+        self.blocks.append(Block(label, place, at, body, time.monotonic(), random))
+
+    def _take_random(self, label: str) -> dict[str, tuple[Node, State]] | None:
+        """The random generators as a block begins, if writing them down takes little of its time.
+
+        A replay sets them back: values that are logged only then may have drawn random numbers before the block.
+        """
+        costs = self._costs.get(label)
+        seconds = self._random_seconds / max(self._random_count, 1)
+        if costs is not None and seconds > self.flags.EPSILON * costs.compute:
+            return None
+        began = time.monotonic()
+        taken = randomness.snapshot()
+        self._random_seconds += time.monotonic() - began
+        return taken
+
+    def _changed_random(self, taken: dict[str, tuple[Node, State]]) -> dict[str, str]:
+        """The texts of those that the journal does not have yet."""
+        began = time.monotonic()
+        texts = randomness.as_texts(taken)
+        changed = {part: text for part, text in texts.items() if self._generators.get(part) != text}
+        self._generators |= changed
+        self._random_seconds += time.monotonic() - began
+        self._random_count += 1
+        return changed
 
     def step_into(self, name: str, probed: bool | None, frame: FrameType) -> bool:
         """A block begins."""
@@ -250,6 +281,8 @@ class Recorder(Working):
         }
         if costs.executions == 1:
             line["body"] = block.body
+        if block.random is not None:
+            line["random"] = self._changed_random(block.random)
         self._add(line)
         return counted
 

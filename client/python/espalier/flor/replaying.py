@@ -54,6 +54,7 @@ class Replayer(Working):
         self._looped = self._after_main = False
         self._entered: set[str] = set()  # blocks of this epoch
         self._equal = self._new = self._skipped = self._executed = 0
+        self._diverged = False  # the state is known to be another one than was recorded
         self._differences: list[str] = []
         self._said: set[str] = set()
         self._restore_initial("process")
@@ -109,7 +110,7 @@ class Replayer(Working):
         if found is self:
             if self._mode == "replay" and (self.place.depth or self._after_main or self.flags.SEGMENT[0] == 1):
                 self._new += 1
-                self._store(name, number, encoded, differs=False)
+                self._store(name, number, encoded, differs=self._diverged)
         elif values.is_text_of_object(found) and values.is_text_of_object(encoded):
             return
         elif values.same(found, encoded):
@@ -124,6 +125,7 @@ class Replayer(Working):
             hint = ". A restored block changes only what SkipBlock.end was given" if self._skipped else ""
             say(f"WARNING: the replay differs from the recording {self.version}: {text}{hint}")
         self._differences.append(text)
+        self._diverged = True
         if self._mode == "replay":
             self._store(name, number, now, differs=True)
         if self.flags.STRICT:
@@ -168,6 +170,8 @@ class Replayer(Working):
                     self.place.enter_iteration(label, step.epoch, value)
                     self.blocks_in_iteration = 0
                     self._entered = set()
+                    if self.objects:
+                        self._restore_random(f"@{label}", self.place.key)
                     yield value
                 if self.objects:
                     self._set_or_compare(f"@{label}", step.kind, whole, frame)
@@ -247,13 +251,36 @@ class Replayer(Working):
             done = "executed again" if wanted else "skipped nevertheless, as probed=False says"
             self._say_once(f"block {label!r} has changed since the recording: it is {done}")
         checkpoint = None if wanted and self._mode == "replay" else self._load(label, place)
+        if checkpoint is None:
+            self._restore_random(label, place)
         self.place.enter_block(label)
         self.blocks.append(Block(label, place, at, checkpoint))
         return checkpoint is None
 
+    def _restore_random(self, label: str, place: str) -> None:
+        """Sets the random generators of the process as they were when the block began, if that is recorded."""
+        now = randomness.as_texts(randomness.snapshot())
+        recorded = self.record.random.get((label, place), {})
+        moved = [part for part, text in recorded.items() if now.get(part, text) != text]
+        for part in moved:
+            randomness.restore_text(recorded[part])
+        if moved:
+            names = {"python": "Python", "numpy": "NumPy", "torch": "PyTorch"}
+            self._say_once(
+                f"block {label!r}: the program has drawn other random numbers of "
+                f"{' and '.join(names[part] for part in moved)} than when it was recorded, as for what it logs now: "
+                "the generator is set as it was"
+            )
+
     def step_into(self, name: str, probed: bool | None, frame: FrameType) -> bool:
         """Whether to execute a block: if it is probed, has changed, or has no checkpoint."""
-        return self._enter(name, probed, sources.body_hash(frame))
+        executed = self._enter(name, probed, sources.body_hash(frame))
+        if not executed and (stale := sources.stale(frame)):
+            self._say_once(
+                f"WARNING: block {name!r} is skipped, and what it assigns to {', '.join(stale)} is read behind it: "
+                "give that to SkipBlock.end, or it is what it was before the block"
+            )
+        return executed
 
     def end(self, values: tuple[Any, ...], frame: FrameType) -> list[Any]:
         """Ends a block; a skipped one is restored from its checkpoint."""
@@ -314,6 +341,7 @@ class Replayer(Working):
         self, label: str, given: list[Any], names: Sequence[str], frame: FrameType, checkpoint: tuple[Node, State]
     ) -> list[Any]:
         self._skipped += 1
+        self._diverged = False
         return checkpoints.restore(label, given, names, frame, checkpoint)
 
     def _compare(self, label: str, place: str, given: list[Any], names: list[str], frame: FrameType) -> None:
@@ -324,6 +352,7 @@ class Replayer(Working):
         before = recorded[0]["names"]  # arrays are compared by these names, also if the program has new ones
         now = checkpoints.capture(label, given, before if len(before) == len(given) else names, frame)
         array = objects.first_difference(recorded[1], now[1])
+        self._diverged = bool(array)
         if array:
             text = f"the state after block {label!r} at {place}: {array} has other bits"
             if not self._differences:

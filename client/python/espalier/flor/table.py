@@ -16,7 +16,8 @@ class Row:
     """One logged value. source: "forward" as it was recorded, "replay" as a replay found it.
 
     at: the loops it is in, as (name, index) or (name, index, value), and blocks as their names. differs: whether a
-    replay found another value than was recorded; both are there then.
+    replay found another value than was recorded, where both are there then; or, of a value that the record lacks,
+    whether that replay had taken another course before.
     """
 
     experiment: str

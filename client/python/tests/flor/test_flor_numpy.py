@@ -306,6 +306,28 @@ def test_words_of_kwargs_that_nothing_uses_are_said_at_the_end(tmp_path):
         assert "WARNING" not in scripts.run(text, *words, "--kwargs", "lr=0.5").stderr
 
 
+LOOP = """
+import time
+import espalier.flor as flor
+import numpy as np
+w = np.zeros(3)
+with flor.checkpointing(w=w):
+    for epoch in flor.loop("epoch", range(4)):
+        time.sleep(0.03)
+        w += np.random.normal(size=3)
+        flor.log("total", w.sum())
+"""
+
+
+def test_random_numbers_of_values_that_are_logged_only_now_change_no_iteration(tmp_path):
+    scripts = Scripts(tmp_path)
+    scripts.run(LOOP, "--flor", "np")
+    drawn = '        flor.log("drawn", np.random.normal())\n'
+    done = scripts.run(LOOP + drawn, "--flor", "np", "--replay_flor")
+    assert "block '@epoch': the program has drawn other random numbers of NumPy" in done.stderr
+    assert "0 differ, 4 are new" in done.stderr
+
+
 def test_an_object_that_end_was_not_given_is_hinted_at(tmp_path):
     text = program().replace("weights, losses, seen, total)[3]", "losses, seen, total)[2]")
     text = text.replace('flor.log("total", total)', 'flor.log("total", weights.sum())')
@@ -315,6 +337,39 @@ def test_an_object_that_end_was_not_given_is_hinted_at(tmp_path):
     assert "replayed 0.0. A restored block changes only what SkipBlock.end was given" in done.stderr
     probed = text.replace('("train")', '("train", probed=True)').replace("normal(size=5)", "normal(size=5) + 1")
     assert "A restored block" not in scripts.run(probed, "--flor", "np", "--replay_flor").stderr
+
+
+COUNTS = """
+import espalier.flor as flor
+import numpy as np
+w, kept = np.zeros(3), 0
+total = last = count = again = 0
+for epoch in flor.it(range(2)):
+    if flor.SkipBlock.step_into("train"):
+        for step in range(3):
+            w += step
+            total += w.sum()
+            last = count = again = kept = inner = step
+            squares = [inner * inner for inner in range(3)]
+    w, kept = flor.SkipBlock.end(w, kept)
+    again = 0
+    print(again, kept, [inner for inner in range(2)])
+    count = count + 1
+    flor.log("total", total)
+    def other(last):
+        return last
+    for step in range(2):
+        print(step)
+"""
+
+
+def test_variables_that_a_skipped_block_would_have_changed_are_named(tmp_path):
+    scripts = Scripts(tmp_path)
+    scripts.run(COUNTS, "--flor", "np")
+    done = scripts.run(COUNTS, "--flor", "np", "--replay_flor")
+    assert "block 'train' is skipped, and what it assigns to count, total is read behind it: give" in done.stderr
+    probed = COUNTS.replace('("train")', '("train", probed=True)')
+    assert "is skipped" not in scripts.run(probed, "--flor", "np", "--replay_flor").stderr
 
 
 def test_numbers_are_named_by_the_variables_in_the_call(tmp_path):

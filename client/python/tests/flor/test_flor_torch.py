@@ -106,6 +106,37 @@ def test_one_middle_epoch_gives_the_recorded_bits(tmp_path, loader):
     assert readme.stdout == fourth.stdout
 
 
+DRAWS = 'flor.log("drawn", next(iter(trainloader))[0].sum().item())'
+
+
+def test_random_numbers_of_values_that_are_logged_only_now_change_no_block(tmp_path):
+    scripts = Scripts(tmp_path)
+    scripts.run(program(), "--flor", "lin", FLOR_EPSILON="0.9")
+    words = ("--flor", "lin", "--replay_flor")
+    for segment in ((), ("2/3",)):
+        done = scripts.run(program(probed=", probed=True", inner=NORM, outer=DRAWS), *words, *segment)
+        assert "drawn other random numbers of PyTorch than when it was recorded" in done.stderr
+        assert "0 differ" in done.stderr
+    assert not any(row[5] for row in scripts.rows("lin"))
+    # Also where there are no checkpoints.
+    sparse = Scripts(tmp_path / "sparse")
+    sparse.folder.mkdir()
+    sparse.run(program(), "--flor", "lin", FLOR_EVERY="100", FLOR_EPSILON="0.9")
+    done = sparse.run(program(outer=DRAWS), *words)
+    assert "6 blocks executed, 0 restored; " in done.stderr
+    assert "drawn other random numbers of PyTorch" in done.stderr
+    assert "0 differ, 6 are new" in done.stderr
+
+
+def test_new_values_of_another_course_than_the_recorded_one_are_marked(tmp_path):
+    scripts = Scripts(tmp_path)
+    scripts.run(program(), "--flor", "lin")
+    changed = program(inner="if epoch == 2: optimizer.param_groups[0]['lr'] = 0.011", outer=CONFUSION)
+    scripts.run(changed, "--flor", "lin", "--replay_flor")
+    marked = {row[0][0][1]: row[5] for row in scripts.rows("lin", "confusion")}
+    assert marked == {epoch: epoch >= 2 for epoch in range(6)}
+
+
 def test_a_changed_block_is_executed_and_the_difference_located(recorded):
     changed = program(inner="if epoch == 2: optimizer.param_groups[0]['lr'] = 0.011")
     done = recorded.run(changed, "--flor", "lin", "--replay_flor", "3/6")
