@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -22,6 +23,7 @@ from espalier.v1 import probe_pb2, replay_pb2, training_pb2
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
+_LABELS_NAMED = 20  # in an error message
 _SOURCES = {"forward": replay_pb2.HistoryRow.FORWARD, "replay": replay_pb2.HistoryRow.REPLAY}
 
 
@@ -107,7 +109,12 @@ class HistoryInfo(Info):
     """A value that a run has logged at a step."""
 
     head = ("run", "step", "value of", "is", "source", "replay")
-    fields = ("experiment", "version", "job_id", "step", "name", "reduction", "label", "value", "source", "replay_id")
+    fields = (
+        *("experiment", "version", "job_id", "step", "name", "reduction", "label", "value"),
+        *("source", "replay_id", "logged"),
+    )
+    # As in the files of `espalier history`.
+    columns = MappingProxyType({"job_id": "job", "replay_id": "replay", "logged": "time"})
     none = "nothing is recorded that matches"
     most_rows: ClassVar[int] = 40
 
@@ -168,7 +175,8 @@ class History(Listing[HistoryInfo]):
         runs = list(dict.fromkeys(row.run for row in self if row.label == label))
         if not runs:
             labels = list(dict.fromkeys(row.label for row in self))
-            raise InvalidArgument(f"there is no {label}{meant(label, labels)}")
+            shown = ", ".join([*labels[:_LABELS_NAMED], *(["..."] if len(labels) > _LABELS_NAMED else [])])
+            raise InvalidArgument(f"there is no {label!r}{meant(label, labels)}; there is {shown or 'nothing'}")
         if run is None and len(runs) > 1:
             raise InvalidArgument(f"{label} is of several runs: say which, of {', '.join(runs)}")
         rows = [

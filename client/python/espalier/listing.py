@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, SupportsIndex, TypeVar, overload
 
 from espalier import errors
@@ -68,6 +69,7 @@ class Info:
 
     head: ClassVar[tuple[str, ...]] = ()  # of the table; columns that are empty in every row are left out
     fields: ClassVar[tuple[str, ...]] = ()  # of the DataFrame
+    columns: ClassVar[Mapping[str, str]] = MappingProxyType({})  # of the DataFrame, where its name is not the field's
     none: ClassVar[str] = ""  # in place of an empty table
     most_rows: ClassVar[int] = 0  # of the table, which leaves out those in the middle; 0: all
 
@@ -152,7 +154,8 @@ class Listing(list[Entry]):
         except ModuleNotFoundError:
             raise errors.FailedPrecondition("a DataFrame needs pandas: pip install 'espalier[pandas]'") from None
         fields = self._kind.fields
-        return pandas.DataFrame([[getattr(entry, name) for name in fields] for entry in self], columns=list(fields))
+        columns = [self._kind.columns.get(name, name) for name in fields]
+        return pandas.DataFrame([[getattr(entry, name) for name in fields] for entry in self], columns=columns)
 
 
 class JobInfo(Info, Generic[J]):

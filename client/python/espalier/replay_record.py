@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from espalier import errors
 from espalier.job import time_of
 from espalier.listing import Info, plain
 from espalier.v1 import replay_pb2
 
-R = TypeVar("R")
+
+class HasRows(Protocol):
+    """A replay, for asyncio or not."""
+
+    @property
+    def rows(self) -> Any:
+        """A method that gives its answers."""
+
+
+R = TypeVar("R", bound=HasRows)
 
 _EXPERIMENTS_NAMED = 2  # in a short list of runs
 
@@ -142,7 +151,7 @@ class ReplayInfo(Info, Generic[R]):
     """A replay, as it was when it was asked for. `replay` is what client.replay gave: how it is now, its methods."""
 
     head = ("replay", "run", "state", "steps", "answers", "started", "owner", "error")
-    fields = ("id", "runs", "state", "steps_done", "total_steps", "rows", "created", "owner", "error")
+    fields = ("id", "runs", "state", "steps_done", "total_steps", "answers", "created", "owner", "error")
     none = "no replays"
 
     record: replay_pb2.ReplayInfo
@@ -180,6 +189,15 @@ class ReplayInfo(Info, Generic[R]):
     def total_steps(self) -> int:
         """Steps that are trained again in all."""
         return steps_of(self.record)[1]
+
+    @property
+    def answers(self) -> int:
+        """How many answers there are so far; rows() has them."""
+        return self.record.rows
+
+    def rows(self) -> Any:
+        """As Replay.rows: the answers that there are now, a table; for asyncio: a coroutine."""
+        return self.replay.rows()
 
     @property
     def comparison(self) -> Comparison:

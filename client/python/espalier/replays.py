@@ -124,7 +124,7 @@ class ReplayCalls(Generic[R]):
 
     @operation
     def get_replay(self, replay_id: str) -> Steps[ReplayInfo[R]]:
-        """A replay by its id, as it is now; `.replay` of it has the answers, and can be cancelled and deleted."""
+        """A replay by its id, as it is now: `rows()` has its answers, `.replay` can be cancelled and deleted."""
         return ReplayInfo((yield from get_replay(replay_id)), self._make_replay(replay_id))
 
 

@@ -61,9 +61,10 @@ def test_a_history_is_a_table(client):
     assert "<table" in history._repr_html_()
     frame = history.dataframe()
     assert list(frame.columns) == [
-        *("experiment", "version", "job_id", "step", "name", "reduction"),
-        *("label", "value", "source", "replay_id"),
+        *("experiment", "version", "job", "step", "name", "reduction"),
+        *("label", "value", "source", "replay", "time"),
     ]
+    assert (frame["job"][0], frame["time"][0].timestamp()) == ("job-1", 1_700_000_000)
     assert frame["value"][3] == 4 / 4 / 3
     part = history[-3:]
     assert type(part) is type(history)
@@ -85,6 +86,7 @@ def test_curves_are_what_plot_takes(client):
     for label, run, words in (
         ("loss", None, "lm@1, lm@2"),
         ("los", None, "did you mean 'loss'"),
+        ("nix", None, r"there is no 'nix'; there is loss, norm\(grad\(w\)\), "),
         ("w", None, "no number"),
     ):
         with pytest.raises(errors.InvalidArgument, match=words):

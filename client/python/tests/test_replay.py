@@ -52,7 +52,7 @@ def keys(rows):
 def test_a_replay_answers_what_nobody_logged(daemon, trained):
     replay = daemon.replay("asked", log=[NORM, "param(w2)"], steps=(0, 25))
     record = replay.wait(verbose=0)
-    assert (replay.state, record.rows, replay.record) == ("succeeded", 50, record)
+    assert (replay.state, record.answers, replay.record) == ("succeeded", 50, record)
     answers = replay.rows()
     assert keys(answers) == [(step, label) for step in range(25) for label in (NORM, "param(w2)")]
     assert {(row.run, row.source, row.replay_id) for row in answers} == {("asked@1", "replay", replay.id)}
@@ -127,7 +127,7 @@ def test_names_that_a_run_lacks_are_said(daemon):
 
 def test_waiting_shows_how_far_it_is(daemon, trained, capsys):
     replay = daemon.replay("asked", steps=(5, 15))
-    assert replay.wait().rows == 0  # only losses are compared
+    assert replay.wait().answers == 0  # only losses are compared
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("replayed step 15/15 100%")
     over, compared = lines[-1].split("; ")
@@ -140,12 +140,14 @@ def test_replays_are_a_table(daemon, trained):
     replay.wait(verbose=0)
     newest = daemon.replays("asked")[0]
     assert (newest.id, newest.run, newest.state, newest.log) == (replay.id, "asked@1", "succeeded", [NORM])
-    assert (newest.steps_done, newest.total_steps, newest.rows, newest.comparison.exact) == (10, 10, 10, 10)
-    assert len(newest.replay.rows()) == 10
+    assert (newest.steps_done, newest.total_steps, newest.answers, newest.comparison.exact) == (10, 10, 10, 10)
+    assert len(newest.rows()) == len(newest.replay.rows()) == 10
+    assert len(daemon.get_replay(replay.id).rows()) == 10
     head, first = str(daemon.replays()[:1]).splitlines()
     assert head.split() == ["replay", "run", "state", "steps", "answers", "started"]
     assert first.split()[:5] == [replay.id, "asked@1", "succeeded", "10/10", "10"]
-    assert daemon.replays("asked").dataframe()["id"][0] == replay.id
+    frame = daemon.replays("asked").dataframe()
+    assert (frame["id"][0], frame["answers"][0]) == (replay.id, 10)
 
 
 def test_one_is_shown_in_a_line_and_deleted_with_its_answers(daemon, trained):
@@ -274,6 +276,7 @@ def test_asyncio_has_it_too(daemon, trained):
             await again.wait(verbose=0)
             rows, listed = await again.rows(), await client.replays("asked")
             found = await client.get_replay(again.id)
+            assert len(await found.rows()) == found.answers == 10
             await found.replay.delete()
             with pytest.raises(errors.NotFound):
                 await again.record

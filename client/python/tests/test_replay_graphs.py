@@ -96,7 +96,7 @@ def test_answers_are_numpys_on_the_whole_tensors(daemon, trained, tmp_path):
     record = replay.wait(verbose=0)
     rows = replay.rows()
     assert replay.comparison.bits
-    assert (len(rows), record.rows) == (100, 100)
+    assert (len(rows), record.answers) == (100, 100)
     assert [graph.name for graph in record.spec.graphs] == ["cosine", "bytes", "file", "signal", "rows"]
     assert not any(graph.HasField("graph") or graph.onnx for graph in record.spec.graphs)
     gradients, moments, weights = (by_step(rows, name) for name in ("grad(w1)", "state(w1, adam_m)", "param(w1)"))
