@@ -199,13 +199,12 @@ class Replayer(Working):
             self._restore(label, given, names, frame, saved)
 
     def _check_restored(self, loop: str, epoch: int) -> None:
-        """FailedPrecondition if the program has not entered a block whose checkpoint the segment begins from."""
+        """Ends the replay if the program has not entered a block whose checkpoint the segment begins from."""
         for label, _ in self.record.blocks.get((loop, epoch), ()):
             if label not in self._entered and not label.startswith("@"):
-                raise FailedPrecondition(
-                    f"the segment begins from {loop} {epoch}, of which the recording {self.version} has a checkpoint "
-                    f"of block {label!r}; the program has not entered that block. Give it the recorded name, or "
-                    "replay without k/n"
+                self._stop(
+                    f"the segment begins from {loop} {epoch}, of which there is a checkpoint of block {label!r}, and "
+                    "the program has not entered that block. Give it the recorded name, or replay without k/n"
                 )
 
     def _steps(self, label: str) -> list[segments.Step]:
@@ -314,7 +313,10 @@ class Replayer(Working):
         except (EspalierError, OSError) as error:
             self._useless.add((label, place))
             if self._mode == "restore" and not executed:  # the epochs before were not executed
-                self._stop(f"the segment begins from a checkpoint that cannot be {read}: {error}")
+                remedy = (
+                    "" if self.flags.STRONG else ". Delete the file here, and it begins from the nearest one before"
+                )
+                self._stop(f"the segment begins from a checkpoint that cannot be {read}: {error}{remedy}")
             then = "the state is not compared with it" if executed else "its block is executed instead"
             self._say_once(f"WARNING: a checkpoint cannot be {read}, and {then}: {error}")
             return None
@@ -322,8 +324,7 @@ class Replayer(Working):
     def _stop(self, reason: str) -> NoReturn:
         """Ends the program, which is nowhere to go on from; what a program does after errors is not meant for that."""
         self._ended = True
-        remedy = "" if self.flags.STRONG else ". Delete the file here, and it begins from the nearest one before"
-        raise SystemExit(f"espalier.flor: the replay of {self.version} has ended: {reason}{remedy}")
+        raise SystemExit(f"espalier.flor: the replay of {self.version} has ended: {reason}")
 
     def _read(self, label: str, place: str) -> tuple[Node, State]:
         """A checkpoint that is here; where it is damaged, that of the spool."""
