@@ -79,7 +79,9 @@ class SourceFile {
   }
   absl::Status Damaged(const absl::Status& status) const {
     return status.ok() ? status
-                       : absl::DataLossError(absl::StrCat("'", name_, "': ", status.message()));
+                       : absl::DataLossError(
+                             absl::StrCat("'", name_, "' is damaged: it cannot be decompressed (",
+                                          status.message(), ")"));
   }
 
   std::string name_;

@@ -153,7 +153,8 @@ TEST_F(CopyCheckpointTest, NamesADamagedFileOnBothWays) {
     damage(to_, name);
     status = CopyCheckpoint(to_, kFolder, back, "job-1/fetched/1/step", {}, nullptr).status();
     EXPECT_TRUE(absl::IsDataLoss(status)) << status;
-    EXPECT_NE(status.message().find(name), std::string::npos) << status;
+    EXPECT_NE(status.message().find(absl::StrCat(name, "' is damaged")), std::string::npos)
+        << status;
     EXPECT_TRUE(absl::IsNotFound(ReadManifest(back, "job-1/fetched/1/step").status()));
   }
 
