@@ -108,6 +108,11 @@ class Parser {
 
   absl::StatusOr<ProbeExpression> Probe() {
     if (absl::Status s = CheckText(); !s.ok()) return s;
+    if (absl::StripAsciiWhitespace(text_).empty()) {
+      return absl::InvalidArgumentError(
+          "a probe is empty; accepted: a name, such as loss, or what is asked of one, such as "
+          "norm(grad(w))");
+    }
     ProbeExpression probe;
     Skip();
     const size_t start = at_;

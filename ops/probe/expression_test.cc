@@ -71,8 +71,10 @@ TEST(ProbeExpression, ErrorsShowThePlaceAndWhatIsAccepted) {
   EXPECT_THAT(Canonical("norm(mean(x))"), HasSubstr("'mean' is a reduction"));
   // Columns are characters, not bytes.
   EXPECT_THAT(Canonical("norm(größe x)"), HasSubstr("column 12: expected ')'"));
-  for (const char* text : {"",
-                           "(",
+  for (const char* text : {"", " \n"}) {  // no place to mark
+    EXPECT_THAT(Canonical(text), HasSubstr("a probe is empty; accepted: a name, such as loss"));
+  }
+  for (const char* text : {"(",
                            "norm(",
                            "norm()",
                            "norm(x",
