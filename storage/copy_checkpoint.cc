@@ -154,6 +154,26 @@ absl::StatusOr<int64_t> CopyFile(ObjectReader& from, const std::string& from_nam
   return s.ok() ? absl::StatusOr<int64_t>(written) : s;
 }
 
+// Whether an object has the content that a manifest says. A disk that cannot read a part of it
+// counts as damage, a store that does not answer as an error.
+absl::StatusOr<bool> HasContent(ObjectReader& store, const std::string& name,
+                                const ManifestFile& expected, const CopyOptions& options) {
+  const absl::StatusOr<std::unique_ptr<ReadableFile>> file = store.Open(name);
+  if (absl::IsUnavailable(file.status())) return file.status();
+  if (!file.ok() || (*file)->size() != expected.bytes) return false;
+  Sha256 hash;
+  std::string part;
+  for (int64_t at = 0; at < expected.bytes; at += static_cast<int64_t>(part.size())) {
+    if (absl::Status s = CheckGoesOn(options); !s.ok()) return s;
+    part.resize(static_cast<size_t>(std::min(kCopiedPart, expected.bytes - at)));
+    const absl::Status s = (*file)->Read(at, static_cast<int64_t>(part.size()), part.data());
+    if (absl::IsUnavailable(s)) return s;
+    if (!s.ok()) return false;
+    hash.Add(part);
+  }
+  return hash.Hex() == expected.sha256;
+}
+
 }  // namespace
 
 absl::StatusOr<CopiedCheckpoint> CopyCheckpoint(ObjectReader& from, const std::string& from_folder,
@@ -206,6 +226,32 @@ absl::StatusOr<CopiedCheckpoint> CopyCheckpoint(ObjectReader& from, const std::s
   // Nobody copies these again; shared ones another checkpoint may name.
   std::erase_if(known, in_folder);
   return result;
+}
+
+absl::Status RepairCheckpoint(ObjectReader& from, const std::string& from_folder,
+                              CheckpointStore& to, const std::string& to_folder,
+                              const CopyOptions& options) {
+  const absl::StatusOr<Manifest> manifest = ReadManifest(from, from_folder);
+  if (!manifest.ok()) return manifest.status();
+  const absl::StatusOr<std::string> text =
+      ReadObject(from, JoinPath(from_folder, kManifestFile), kMaxManifestBytes);
+  if (!text.ok()) return text.status();
+  for (const ManifestFile& file : manifest->files) {
+    const std::string name = PathOf(to_folder, file);
+    const absl::StatusOr<bool> sound = HasContent(to, name, file, options);
+    if (!sound.ok()) return sound.status();
+    if (*sound) continue;
+    const absl::StatusOr<int64_t> copied =
+        CopyFile(from, PathOf(from_folder, file), to, name, file, options);
+    if (!copied.ok()) return copied.status();
+  }
+  const std::string name = JoinPath(to_folder, kManifestFile);
+  const absl::StatusOr<std::string> there = ReadObject(to, name, kMaxManifestBytes);
+  if (there.ok() && *there == *text) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<CheckpointStore::Upload>> upload = to.Put(name);
+  if (!upload.ok()) return upload.status();
+  absl::Status s = (*upload)->Append(text->data(), static_cast<int64_t>(text->size()));
+  return s.ok() ? (*upload)->Commit() : s;
 }
 
 }  // namespace espalier

@@ -39,4 +39,11 @@ absl::StatusOr<CopiedCheckpoint> CopyCheckpoint(ObjectReader& from, const std::s
                                                 CheckpointStore& to, const std::string& to_folder,
                                                 const CopyOptions& options, CopiedFiles* copied);
 
+// Puts files of the checkpoint in `from_folder` in place of those of the checkpoint in `to_folder`
+// that are damaged or missing; sound ones stay as they are, and those that share them. Nothing is
+// removed: after an error each file is the former one or a sound one. Errors as above.
+absl::Status RepairCheckpoint(ObjectReader& from, const std::string& from_folder,
+                              CheckpointStore& to, const std::string& to_folder,
+                              const CopyOptions& options);
+
 }  // namespace espalier

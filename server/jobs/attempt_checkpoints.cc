@@ -82,15 +82,16 @@ AttemptEnd Attempt::CheckpointDamaged(const StoredCheckpoint& damaged, const abs
   end.kind = AttemptEnd::kCheckpointDamaged;
   end.reason = absl::StrCat("the checkpoint of step ", damaged.steps_done,
                             " is damaged: ", damage.message());
-  const absl::Status restored =
-      RestoreCheckpoint({tools_.checkpoints, tools_.spool, tools_.recordings},
-                        task_.record.job.id(), damaged.within_job, [this] { return stopping(); });
+  const absl::Status restored = RestoreCheckpoint(
+      {tools_.checkpoints, tools_.spool, tools_.recordings}, task_.record.job.id(),
+      damaged.within_job, absl::StrCat("attempt-", task_.attempt), [this] { return stopping(); });
   if (absl::IsCancelled(restored)) return AttemptEnd::Stopped();
   if (restored.ok()) {
     end.fallback = damaged;
     absl::StrAppend(&end.reason, "; its copy in ", tools_.spool->url(), " has replaced it");
     return end;
   }
+  if (!absl::IsNotFound(restored)) absl::StrAppend(&end.reason, "; ", restored.message());
   spdlog::info("job id={}: no copy of the checkpoint of step {}: {}", task_.record.job.id(),
                damaged.steps_done, absl::CHexEscape(restored.message()));
   absl::StatusOr<StoredCheckpoint> other =

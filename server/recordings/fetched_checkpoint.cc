@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/recordings/stored_checkpoints.h"
+#include "storage/copy_checkpoint.h"
 #include "storage/manifest.h"
 
 namespace espalier {
@@ -34,14 +35,9 @@ absl::StatusOr<FetchedCheckpoint> FetchedCheckpoint::Open(const FetchTools& tool
     return absl::NotFoundError(absl::StrCat("the checkpoint '", folder, "' is in ", copy->spool(),
                                             " only; start espalierd with --spool=", copy->spool()));
   }
-  FetchedCheckpoint fetched(
-      JoinPath(CopiesOf(job_id, reader), directory.substr(directory.rfind('/') + 1)));
-  fetched.store_ = tools.store;
-  fetched.copies_ = CopiesOf(job_id, reader);
-  // What an interrupted reader has left.
-  if (absl::Status s = tools.store->Delete(fetched.copies_); !s.ok()) return s;
-  const absl::Status status = tools.spool->Fetch(folder, fetched.folder_, stopped);
-  if (status.ok()) return fetched;
+  absl::StatusOr<FetchedCheckpoint> fetched = FetchCopy(tools, job_id, directory, reader, stopped);
+  if (fetched.ok()) return fetched;
+  const absl::Status status = fetched.status();
   // For a reader a checkpoint that cannot be reached is not there.
   const bool keeps_code =
       absl::IsDataLoss(status) || absl::IsCancelled(status) || absl::IsResourceExhausted(status);
@@ -50,8 +46,24 @@ absl::StatusOr<FetchedCheckpoint> FetchedCheckpoint::Open(const FetchTools& tool
                                    copy->spool(), ": ", status.message()));
 }
 
+absl::StatusOr<FetchedCheckpoint> FetchedCheckpoint::FetchCopy(
+    const FetchTools& tools, const std::string& job_id, const std::string& directory,
+    const std::string& reader, const std::function<bool()>& stopped) {
+  const std::string copies = CopiesOf(job_id, reader);
+  FetchedCheckpoint fetched(JoinPath(copies, directory.substr(directory.rfind('/') + 1)));
+  fetched.store_ = tools.store;
+  fetched.copies_ = copies;
+  // What an interrupted reader has left.
+  if (absl::Status s = tools.store->Delete(copies); !s.ok()) return s;
+  const absl::Status status =
+      tools.spool->Fetch(JoinPath(job_id, directory), fetched.folder_, stopped);
+  if (!status.ok()) return status;
+  return fetched;
+}
+
 absl::Status RestoreCheckpoint(const FetchTools& tools, const std::string& job_id,
-                               const std::string& directory, const std::function<bool()>& stopped) {
+                               const std::string& directory, const std::string& reader,
+                               const std::function<bool()>& stopped) {
   if (tools.spool == nullptr || tools.recordings == nullptr) {
     return absl::NotFoundError("there is no spool");
   }
@@ -60,15 +72,23 @@ absl::Status RestoreCheckpoint(const FetchTools& tools, const std::string& job_i
   if (copy->spool() != tools.spool->url()) {
     return absl::NotFoundError(absl::StrCat("its copy is in ", copy->spool()));
   }
-  const std::string folder = JoinPath(job_id, directory);
-  const std::string manifest = JoinPath(folder, kManifestFile);
-  const absl::StatusOr<std::string> text = ReadObject(*tools.store, manifest, kMaxManifestBytes);
-  // Otherwise it would seem to be there.
-  if (absl::Status s = tools.store->Delete(manifest); !s.ok()) return s;
-  const absl::Status fetched = tools.spool->Fetch(folder, folder, stopped);
-  // Its manifest tells which other checkpoints have the same damaged file.
-  if (!fetched.ok() && text.ok()) tools.store->PutIfAbsent(manifest, *text).IgnoreError();
-  return fetched;
+  const absl::StatusOr<FetchedCheckpoint> fetched =
+      FetchedCheckpoint::FetchCopy(tools, job_id, directory, reader, stopped);
+  absl::Status status = fetched.status();
+  if (fetched.ok()) {
+    CopyOptions options;
+    options.stopped = stopped;
+    status = RepairCheckpoint(*tools.store, fetched->folder(), *tools.store,
+                              JoinPath(job_id, directory), options);
+  }
+  if (status.ok() || absl::IsCancelled(status)) return status;
+  const bool lost = absl::IsNotFound(status);
+  return absl::Status(lost ? absl::StatusCode::kDataLoss : status.code(),
+                      absl::StrCat("its copy in ", copy->spool(),
+                                   lost                       ? " is lost, too: "
+                                   : absl::IsDataLoss(status) ? " is damaged, too: "
+                                                              : " cannot be used: ",
+                                   status.message()));
 }
 
 FetchedCheckpoint::FetchedCheckpoint(FetchedCheckpoint&& other) noexcept

@@ -46,15 +46,28 @@ class FetchedCheckpoint {
 
  private:
   explicit FetchedCheckpoint(std::string folder) : folder_(std::move(folder)) {}
+  // Makes a copy for a reader; errors are those of CopyCheckpoint.
+  static absl::StatusOr<FetchedCheckpoint> FetchCopy(const FetchTools& tools,
+                                                     const std::string& job_id,
+                                                     const std::string& directory,
+                                                     const std::string& reader,
+                                                     const std::function<bool()>& stopped);
+  friend absl::Status RestoreCheckpoint(const FetchTools& tools, const std::string& job_id,
+                                        const std::string& directory, const std::string& reader,
+                                        const std::function<bool()>& stopped);
   void Remove();
 
   CheckpointStore* store_ = nullptr;  // null: no copy
   std::string folder_, copies_;       // copies_: the reader's folder
 };
 
-// Puts the copy of a damaged or lost checkpoint in its place. Blocks. NotFound if the spool that is
-// used has none; other errors as of CopyCheckpoint: then it is as damaged as before, or more.
+// Puts files of the copy of a checkpoint in place of those that are damaged or lost, once the whole
+// copy was fetched beside it for this reader, and compared with its manifest. Blocks. NotFound if
+// nothing is known of a copy in the spool that is used. Other errors say what is wrong with the
+// copy, as in "its copy in s3://bucket is damaged, too: ...": DataLoss if it is damaged or lost,
+// otherwise as of CopyCheckpoint. The checkpoint is then as damaged as before, or less.
 absl::Status RestoreCheckpoint(const FetchTools& tools, const std::string& job_id,
-                               const std::string& directory, const std::function<bool()>& stopped);
+                               const std::string& directory, const std::string& reader,
+                               const std::function<bool()>& stopped);
 
 }  // namespace espalier

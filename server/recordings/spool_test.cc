@@ -100,15 +100,18 @@ class SpoolTest : public ::testing::Test {
   static std::string Directory(int64_t steps) {
     return absl::StrCat("attempt-1/step-", steps, "-attempt-1");
   }
-  void PutCheckpoint(const std::string& job, int64_t steps) {
+  void PutCheckpoint(const std::string& job, int64_t steps, int ranks = 1) {
     const std::string folder = JoinPath(job, Directory(steps));
-    const std::string content = absl::StrCat(job, " ", steps, std::string(10000, 'x'));
     Manifest manifest;
     manifest.job_id = job;
     manifest.steps_done = steps;
-    manifest.files = {
-        {"rank-0.safetensors", Sha256Hex(content), static_cast<int64_t>(content.size()), false}};
-    ASSERT_EQ(store_.PutIfAbsent(folder + "/rank-0.safetensors", content), absl::OkStatus());
+    for (int rank = 0; rank < ranks; ++rank) {
+      const std::string content = absl::StrCat(job, " ", steps, std::string(10000, 'x'), rank);
+      manifest.files.push_back({absl::StrCat("rank-", rank, ".safetensors"), Sha256Hex(content),
+                                static_cast<int64_t>(content.size()), false});
+      ASSERT_EQ(store_.PutIfAbsent(PathOf(folder, manifest.files.back()), content),
+                absl::OkStatus());
+    }
     ASSERT_EQ(WriteManifest(store_, folder, manifest), absl::OkStatus());
     if (spool_ != nullptr) spool_->Changed(job);
   }
@@ -143,6 +146,10 @@ class SpoolTest : public ::testing::Test {
   FetchTools tools() { return {&store_, spool_.get(), recordings_.get()}; }
   absl::StatusOr<FetchedCheckpoint> Fetch(int64_t steps) {
     return FetchedCheckpoint::Open(tools(), "job-1", Directory(steps), "replay-1/2", nullptr);
+  }
+
+  absl::Status Restore(int64_t steps) {
+    return RestoreCheckpoint(tools(), "job-1", Directory(steps), "replay-1/2", nullptr);
   }
 
   static constexpr char kUrl[] = "s3://bucket/spool";
@@ -297,13 +304,52 @@ TEST_F(SpoolTest, ADamagedCheckpointIsReplacedOnceItsCopyCanBeRead) {
   const std::string content = *ReadObject(store_, folder + "/rank-0.safetensors", 1 << 20);
   std::filesystem::resize_file(folder_ + "/store/" + folder + "/rank-0.safetensors", 5);
   present_ = false;
-  absl::Status status = RestoreCheckpoint(tools(), "job-1", Directory(10), nullptr);
+  absl::Status status = Restore(10);
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_TRUE(ReadManifest(store_, folder).ok()) << "it names what is damaged";
   present_ = true;
-  EXPECT_EQ(RestoreCheckpoint(tools(), "job-1", Directory(10), nullptr), absl::OkStatus());
+  EXPECT_EQ(Restore(10), absl::OkStatus());
   EXPECT_EQ(*ReadObject(store_, folder + "/rank-0.safetensors", 1 << 20), content);
-  EXPECT_TRUE(absl::IsNotFound(RestoreCheckpoint(tools(), "job-1", Directory(20), nullptr)));
+  EXPECT_TRUE(absl::IsNotFound(Restore(20)));
+}
+
+TEST_F(SpoolTest, ADamagedCopyTakesNothingOfADamagedCheckpoint) {
+  PutCheckpoint("job-1", 10, /*ranks=*/3);
+  StartSpool();
+  ASSERT_TRUE(Eventually([&] { return Spooled("job-1").size() == 1; }));
+  const std::string folder = "job-1/" + Directory(10);
+  const auto content = [&](int rank) {
+    return ReadObject(store_, absl::StrCat(folder, "/rank-", rank, ".safetensors"), 1 << 20)
+        .value_or("");
+  };
+  const std::string before[] = {content(0), content(1), content(2)};
+  std::filesystem::resize_file(folder_ + "/store/" + folder + "/rank-0.safetensors", 5000);
+  std::filesystem::remove(folder_ + "/store/" + folder + "/rank-1.safetensors");
+  // The copies of the damaged files are sound: others may not be.
+  const std::string copy = folder_ + "/copies/" + folder + "/rank-2.safetensors.zst";
+  const auto size = std::filesystem::file_size(copy);
+  std::filesystem::resize_file(copy, size - 1);
+  const absl::Status status = Restore(10);
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("its copy in s3://bucket/spool is damaged, too: "));
+  EXPECT_THAT(status.message(), HasSubstr("rank-2.safetensors.zst' is damaged: it cannot be"));
+  EXPECT_TRUE(ReadManifest(store_, folder).ok());
+  EXPECT_EQ(content(0), before[0].substr(0, 5000));
+  EXPECT_EQ(content(2), before[2]);
+  EXPECT_THAT(*store_.List("job-1/fetched"), IsEmpty());
+
+  std::filesystem::remove(copy);
+  EXPECT_THAT(Restore(10).message(), HasSubstr("is lost, too: "));
+  EXPECT_EQ(content(2), before[2]);
+
+  // Once there is a sound copy, what is damaged is replaced, and nothing else is written.
+  ASSERT_EQ(copies_.PutIfAbsent(folder + "/rank-2.safetensors", before[2]), absl::OkStatus());
+  const std::string sound = folder_ + "/store/" + folder + "/rank-2.safetensors";
+  const auto written = std::filesystem::last_write_time(sound);
+  EXPECT_EQ(Restore(10), absl::OkStatus());
+  for (const int rank : {0, 1, 2}) EXPECT_EQ(content(rank), before[rank]) << rank;
+  EXPECT_EQ(std::filesystem::last_write_time(sound), written);
+  EXPECT_THAT(*store_.List("job-1/fetched"), IsEmpty());
 }
 
 }  // namespace

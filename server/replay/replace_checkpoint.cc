@@ -30,8 +30,10 @@ absl::Status RunningReplay::VerifyRecorded(const ReplayedRun& run, const std::st
 
 absl::Status RunningReplay::ReplaceCheckpoint(size_t number, const absl::Status& failure) {
   Segment* segment = nullptr;
+  std::string replay_id;
   {
     absl::MutexLock lock(&mutex_);
+    replay_id = info_.id();
     segment = segments_[number].get();
   }
   const int64_t checkpoint = FirstCheckpoint(*segment);
@@ -46,9 +48,11 @@ absl::Status RunningReplay::ReplaceCheckpoint(size_t number, const absl::Status&
   const absl::Status restored =
       is_copy ? damage
               : RestoreCheckpoint({attempts.checkpoints, attempts.spool, attempts.recordings},
-                                  job_id, directory, [this] { return interrupted(); });
+                                  job_id, directory, absl::StrCat(replay_id, "/", number),
+                                  [this] { return interrupted(); });
   if (absl::IsCancelled(restored)) return restored;
   std::string instead = "there are no answers from it";
+  const bool copy_failed = !is_copy && !restored.ok() && !absl::IsNotFound(restored);
   if (restored.ok()) {
     instead = absl::StrCat("its copy in ", attempts.spool->url(), " has replaced it");
   } else {
@@ -62,7 +66,7 @@ absl::Status RunningReplay::ReplaceCheckpoint(size_t number, const absl::Status&
   const std::string note = absl::StrCat(
       segment->run->name(), ": the checkpoint of step ", checkpoint,
       absl::IsDataLoss(damage) ? " is damaged: " : " cannot be read: ", damage.message(), "; ",
-      instead);
+      copy_failed ? absl::StrCat(restored.message(), "; ") : "", instead);
   spdlog::warn("{}", absl::CHexEscape(note));
   absl::MutexLock lock(&mutex_);
   Note(note);
