@@ -256,13 +256,13 @@ TEST_F(RecordingTest, OldRecordingsMakeRoomForNewOnes) {
   workers_.clear();
   coordinator_.reset();
   CoordinatorOptions options;
-  options.recordings_bytes = 9 * one;  // of the 12 of two jobs
+  options.recordings_bytes = 9 * one + one / 2;  // of the 12 of two jobs
   StartCoordinator("127.0.0.1:0", options);
   AddWorker({.step = absl::Milliseconds(2)});
   const std::string second = Submit(Named("second"));
   ASSERT_EQ(WaitForEnd(second).job().state(), v1::SUCCEEDED);
-  EXPECT_TRUE(Eventually([&] { return StepsOf(Run("first")).size() == 2; }));
-  EXPECT_THAT(StepsOf(Run("first")), ElementsAre(50, 60));
+  EXPECT_TRUE(Eventually([&] { return StepsOf(Run("first")).size() == 3; }));
+  EXPECT_THAT(StepsOf(Run("first")), ElementsAre(40, 50, 60)) << "no more than needed";
   EXPECT_THAT(StepsOf(Run("second")), ElementsAre(10, 20, 30, 40, 50, 60));
   EXPECT_TRUE(Eventually([&] {
     const auto messages = Get(first).messages();
@@ -270,6 +270,23 @@ TEST_F(RecordingTest, OldRecordingsMakeRoomForNewOnes) {
       return message.text().find("all recordings together take more than") != std::string::npos;
     });
   }));
+}
+
+TEST_F(RecordingTest, TheRecordingOfTheJobThatEndedFirstGoesBeforeLaterOnesAreThinned) {
+  AddWorker({.step = absl::Milliseconds(2)});
+  for (const char* name : {"first", "second", "third"}) {
+    ASSERT_EQ(WaitForEnd(Submit(Named(name))).job().state(), v1::SUCCEEDED);
+  }
+  CoordinatorOptions options;
+  const int64_t one = Run("first").checkpoints(0).bytes();
+  options.recordings_bytes = 11 * one + one / 2;
+  workers_.clear();
+  coordinator_.reset();
+  StartCoordinator("127.0.0.1:0", options);
+  EXPECT_TRUE(Eventually([&] { return StepsOf(Run("second")).size() == 4; }));
+  EXPECT_THAT(StepsOf(Run("first")), ElementsAre());
+  EXPECT_THAT(StepsOf(Run("second")), ElementsAre(20, 40, 50, 60));
+  EXPECT_THAT(StepsOf(Run("third")), ElementsAre(10, 20, 30, 40, 50, 60));
 }
 
 // Otherwise the next model or dataset would find no room.

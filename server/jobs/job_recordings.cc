@@ -42,6 +42,18 @@ RetentionLimits Without(int64_t shared_bytes, RetentionLimits limits) {
   return limits;
 }
 
+// Takes from the checkpoints that are to go, given in ascending order, the newest ones without
+// which so many bytes become free. 0: all go.
+void KeepUnneeded(const std::vector<KeptCheckpoint>& checkpoints, int64_t needed_bytes,
+                  std::vector<size_t>* removed) {
+  if (needed_bytes <= 0) return;
+  size_t count = 0;
+  for (int64_t freed = 0; count < removed->size() && freed < needed_bytes; ++count) {
+    freed += checkpoints[(*removed)[count]].bytes;
+  }
+  removed->resize(count);
+}
+
 // Distance of most of the checkpoints.
 int64_t UsualDistance(const std::vector<StoredCheckpoints::Checkpoint>& checkpoints) {
   std::vector<int64_t> distances;
@@ -71,7 +83,8 @@ void JobRunner::SetRecorded(Job* job, int64_t checkpoints, int64_t bytes) {
   MarkDirty(job);
 }
 
-size_t JobRunner::ThinRecording(const std::string& job_id, Thinning how, const std::string& why) {
+size_t JobRunner::ThinRecording(const std::string& job_id, Thinning how, const std::string& why,
+                                int64_t needed_bytes) {
   absl::MutexLock thinning(&thinning_);
   RetentionLimits limits;
   int64_t checkpoint_step = 0, best_steps = 0;
@@ -124,13 +137,12 @@ size_t JobRunner::ThinRecording(const std::string& job_id, Thinning how, const s
       break;
     case Thinning::kOut:
       chosen = {ThinOut(kept), true};
+      KeepUnneeded(kept, needed_bytes, &chosen.indices);
       break;
-    case Thinning::kToLast:
     case Thinning::kAll:
       for (size_t i = 0; i < kept.size(); ++i) {
         const bool last = i + kLastThatStay >= kept.size();
-        const bool goes = how == Thinning::kAll && succeeded ? true : !last && !kept[i].stays;
-        if (goes) chosen.indices.push_back(i);
+        if (succeeded || (!last && !kept[i].stays)) chosen.indices.push_back(i);
       }
       chosen.thinned = true;
       break;
@@ -161,7 +173,10 @@ size_t JobRunner::ThinRecording(const std::string& job_id, Thinning how, const s
   const absl::StatusOr<Job*> job = Find(job_id);
   if (!job.ok()) return removed;
   SetRecorded(*job, static_cast<int64_t>(left.size()), bytes);
-  if (how == Thinning::kToLast || how == Thinning::kAll) (*job)->thinned_to = how;
+  if (how == Thinning::kOut && chosen.indices.empty() && IsOver((*job)->life.state)) {
+    (*job)->only_last_stay = true;
+  }
+  if (how == Thinning::kAll) (*job)->thinned_whole = true;
   if (!chosen.thinned || removed == 0) return removed;
   if (waits_for_copies) return removed;  // they can still be replayed
   std::string message = absl::StrCat(
@@ -199,32 +214,37 @@ bool JobRunner::ThinForRoom(const std::string& job_id) {
 
 std::optional<std::pair<std::string, JobRunner::Thinning>> JobRunner::OldestRecording() const {
   const Job* oldest = nullptr;
-  bool only_last = false;  // of `oldest`
+  bool only_last_stay = false;  // of `oldest`
   for (const auto& [number, job] : by_number_) {
     const v1::Job& record = job->record.job;
     if (!IsOver(job->life.state) || job->attempt != nullptr || job->deleted) continue;
-    const bool last = job->thinned_to.has_value() ||
-                      record.recorded_checkpoints() <= static_cast<int64_t>(kLastThatStay);
-    if (record.recorded_checkpoints() == 0 || job->thinned_to == Thinning::kAll) continue;
+    const bool last =
+        job->only_last_stay || record.recorded_checkpoints() <= static_cast<int64_t>(kLastThatStay);
+    if (record.recorded_checkpoints() == 0 || job->thinned_whole) continue;
     if (last && job->life.state != v1::SUCCEEDED) continue;
-    if (oldest == nullptr || (only_last && !last) ||
-        (only_last == last && record.finished_unix_ms() < oldest->record.job.finished_unix_ms())) {
+    if (oldest == nullptr || record.finished_unix_ms() < oldest->record.job.finished_unix_ms()) {
       oldest = job.get();
-      only_last = last;
+      only_last_stay = last;
     }
   }
   if (oldest == nullptr) return std::nullopt;
-  return std::pair{oldest->record.job.id(), only_last ? Thinning::kAll : Thinning::kToLast};
+  return std::pair{oldest->record.job.id(), only_last_stay ? Thinning::kAll : Thinning::kOut};
 }
 
 void JobRunner::ThinOldRecordings() {
   const int64_t reserve = options_.disk ? MissingRoom(options_.disk()) : 0;
+  // Not a checkpoint each time that a running job takes one.
+  constexpr int64_t kSparePart = 16;
   std::optional<std::pair<std::string, Thinning>> oldest;
   bool too_many = false;
+  int64_t needed = 0;
   {
     absl::MutexLock lock(&mutex_);
     too_many = options_.recordings_bytes > 0 && recorded_bytes_ > options_.recordings_bytes;
     if (recorded_bytes_ == 0 || (!too_many && reserve == 0)) return;
+    if (too_many) {
+      needed = recorded_bytes_ - options_.recordings_bytes + options_.recordings_bytes / kSparePart;
+    }
     oldest = OldestRecording();
   }
   if (!oldest.has_value()) return;
@@ -232,7 +252,8 @@ void JobRunner::ThinOldRecordings() {
                 too_many
                     ? absl::StrCat("all recordings together take more than ",
                                    FormatSize(options_.recordings_bytes), " (--recordings-bytes)")
-                    : absl::StrCat("the disk has less than ", FormatSize(reserve), " free"));
+                    : absl::StrCat("the disk has less than ", FormatSize(reserve), " free"),
+                reserve > 0 ? 0 : needed);
 }
 
 void JobRunner::RemoveUnrecordedOf(const std::string& job_id, int32_t attempts,

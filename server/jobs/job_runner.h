@@ -154,8 +154,7 @@ class JobRunner : public AttemptObserver {
   enum class Thinning {
     kToLimits,  // as many as RecordOptions says
     kOut,       // about every second one
-    kToLast,    // all but the last two and the best
-    kAll,       // of a job that has SUCCEEDED; otherwise as kToLast
+    kAll,       // of a job that has SUCCEEDED; otherwise all but the last two and the best
   };
 
   struct Job : std::enable_shared_from_this<Job> {
@@ -208,7 +207,8 @@ class JobRunner : public AttemptObserver {
     absl::Time median_at = absl::InfinitePast();
     bool checkpoints_removed = false;       // unneeded checkpoints, once the job is over
     bool only_recording_left = false;       // its folder has no others, as of the start
-    std::optional<Thinning> thinned_to;     // kToLast or kAll, since its last attempt
+    bool only_last_stay = false;            // nothing is left to thin, since its last attempt
+    bool thinned_whole = false;             // as kAll, since its last attempt
     std::shared_ptr<ExampleStream> stream;  // of a dataset of format STREAM; else null
   };
 
@@ -296,9 +296,9 @@ class JobRunner : public AttemptObserver {
   bool IsRecordedHere(const Job& job) const;
   // Removes checkpoints of a job's recording and brings its record up to date. Its log says `why`,
   // if it was thinned. Returns how many went. Blocks. To the limits, those stay that are yet to be
-  // copied to the spool.
-  size_t ThinRecording(const std::string& job_id, Thinning how, const std::string& why)
-      ABSL_LOCKS_EXCLUDED(mutex_, thinning_);
+  // copied to the spool. Thinning out ends when so many bytes are free; 0: as far as it goes.
+  size_t ThinRecording(const std::string& job_id, Thinning how, const std::string& why,
+                       int64_t needed_bytes = 0) ABSL_LOCKS_EXCLUDED(mutex_, thinning_);
   // Has recordings make room on a full disk: the job's own, or the oldest ones. Returns false if
   // none can.
   bool ThinForRoom(const std::string& job_id) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -305,7 +305,8 @@ void JobRunner::BeginAttempt(Starting start, JobRecord full) {
   active_.insert(job->number);
   metrics_->AttemptStarted();
   job->checkpoints_removed = false;
-  job->thinned_to.reset();
+  job->only_last_stay = false;
+  job->thinned_whole = false;
   Settle(job);
   const std::string kept = job->record.checkpoint_dir;
   const int64_t best_steps = job->validations.kept_steps();
