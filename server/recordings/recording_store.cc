@@ -116,6 +116,10 @@ absl::StatusOr<v1::Recording> RecordingStore::Load(const std::string& job_id) co
   }
   std::map<std::string, int64_t> copied_bytes;  // by directory
   for (const auto& [directory, copy] : found) copied_bytes[directory] = copy.bytes();
+  // The job's record does not know what others than the coordinator have removed.
+  v1::Job& job = *recording->mutable_job();
+  job.set_recorded_checkpoints(0);
+  job.set_recorded_bytes(stored->shared_bytes);
   for (const StoredCheckpoints::Checkpoint& here : stored->checkpoints) {
     v1::RecordedCheckpoint& checkpoint = found[here.directory];
     checkpoint.set_steps_done(here.steps_done);
@@ -129,6 +133,10 @@ absl::StatusOr<v1::Recording> RecordingStore::Load(const std::string& job_id) co
       continue;
     }
     recording->set_all_checkpoints(recording->all_checkpoints() + 1);
+    if (checkpoint.stored()) {
+      job.set_recorded_checkpoints(job.recorded_checkpoints() + 1);
+      job.set_recorded_bytes(job.recorded_bytes() + checkpoint.bytes());
+    }
     if (const auto copied = copied_bytes.find(directory); copied != copied_bytes.end()) {
       recording->set_copied_checkpoints(recording->copied_checkpoints() + 1);
       recording->set_copied_bytes(recording->copied_bytes() + copied->second);

@@ -135,6 +135,16 @@ TEST_F(RecordingStoreTest, ARecordingSurvivesARestartAndGoesWithItsJob) {
   EXPECT_THAT(directories, ElementsAre("attempt-1/step-20-attempt-1", "attempt-1/step-40-attempt-1",
                                        "attempt-3/of-another-name"));
   EXPECT_EQ(recording->checkpoints(2).steps_done(), 60);
+  EXPECT_EQ(recording->job().recorded_checkpoints(), 3);
+
+  // What was removed by hand does not count, whatever the job's record says.
+  std::filesystem::remove_all(folder_ + "/checkpoints/job-1/attempt-1/step-20-attempt-1");
+  recording = recordings_->Load("job-1");
+  ASSERT_TRUE(recording.ok()) << recording.status();
+  EXPECT_EQ(recording->checkpoints_size(), 2);
+  EXPECT_EQ(recording->job().recorded_checkpoints(), 2);
+  EXPECT_EQ(recording->job().recorded_bytes(),
+            recording->checkpoints(0).bytes() + recording->checkpoints(1).bytes());
 
   ASSERT_EQ(recordings_->RemoveFacts("job-1", 3), absl::OkStatus());
   recording = recordings_->Load("job-1");
