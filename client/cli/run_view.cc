@@ -210,7 +210,7 @@ std::string RenderRunFacts(const v1::Recording& run, const Terminal& terminal) {
 std::string DescribeCopies(const v1::Recording& run) {
   if (run.copied_checkpoints() == 0) return "";
   return absl::StrCat(run.copied_checkpoints(), ", ",
-                      FormatBytes(static_cast<double>(run.copied_bytes())));
+                      FormatBytes(static_cast<double>(run.copied_bytes())), " uncompressed");
 }
 
 std::string RenderCheckpoints(const v1::Recording& run, const Terminal& terminal) {

@@ -195,7 +195,7 @@ class RunInfo(Info, Generic[J]):
         losses = ["" if loss is None else f"{loss:.4g}" for loss in (self.first_loss, self.last_loss, self.best_loss)]
         kept = [str(self.record.all_checkpoints), size(job.recorded_bytes)] if self.recorded else ["off", ""]
         copied = self.record.copied_checkpoints
-        kept.append(f"{copied}, {size(self.record.copied_bytes)}" if copied else "")
+        kept.append(f"{copied}, {size(self.record.copied_bytes)} uncompressed" if copied else "")
         steps = f"{job.steps_done}/{job.total_steps}" if job.total_steps else ""
         return [self.name, job.id, self.state, steps, *losses, *kept, job.owner]
 
