@@ -178,7 +178,6 @@ size_t JobRunner::ThinRecording(const std::string& job_id, Thinning how, const s
   }
   if (how == Thinning::kAll) (*job)->thinned_whole = true;
   if (!chosen.thinned || removed == 0) return removed;
-  if (waits_for_copies) return removed;  // they can still be replayed
   std::string message = absl::StrCat(
       why.empty() ? absl::StrCat("the recording takes more than ", FormatSize(limits.max_bytes))
                   : why,
@@ -186,6 +185,7 @@ size_t JobRunner::ThinRecording(const std::string& job_id, Thinning how, const s
   if (const int64_t distance = UsualDistance(left); distance > 0) {
     absl::StrAppend(&message, ", most others are ", distance, " steps apart now");
   }
+  if (waits_for_copies) absl::StrAppend(&message, "; their copies stay in ", tools_.spool->url());
   spdlog::info("job id={}: {}", job_id, absl::CHexEscape(message));
   (*job)->pending.messages.push_back(WarningMessage(std::move(message)));
   MarkDirty(*job);

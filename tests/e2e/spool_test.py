@@ -1,6 +1,7 @@
 """Checkpoints are copied to a second store while a job trains, and replayed from there when the first one lacks them."""
 import glob
 import os
+import pathlib
 import signal
 import struct
 import subprocess
@@ -98,6 +99,24 @@ class SpoolTest(unittest.TestCase):
         rows, replay = cluster.replay("lm", "--steps=32:38", "--log=norm(grad(model.norm.weight))")
         self.assertEqual((replay["state"], len(rows)), ("REPLAY_SUCCEEDED", 6), replay)
         self.assertTrue(any("step-30-attempt-1" in note for note in replay["notes"]), replay["notes"])
+        # If both are damaged, both are named, and what is sound of the original stays.
+        original = glob.glob(f"{cluster.folder}/data/checkpoints/{kept}/attempt-1/step-30-*")[0]
+        for path in (f"{original}/rank-0.safetensors", *(path for path in copies if path != damaged)):
+            with open(path, "r+b") as file:
+                file.seek(os.path.getsize(path) // 2)
+                file.write(b"????")
+        content = {file.name: file.read_bytes() for file in pathlib.Path(original).iterdir()}
+        rows, replay = cluster.replay("all", "--steps=32:38", "--log=norm(grad(model.norm.weight))")
+        self.assertEqual((replay["state"], len(rows)), ("REPLAY_SUCCEEDED", 6), replay)
+        self.assertTrue(any(f"its copy in {self.spool} is damaged, too: " in note and "from step 20 instead" in note
+                            for note in replay["notes"]), replay["notes"])
+        self.assertEqual({file.name: file.read_bytes() for file in pathlib.Path(original).iterdir()}, content)
+        # What a limit removes is said, although the copies stay.
+        limited = cluster.record("limited", f"--record-bytes={4 * whole}")
+        cluster.wait_until_spooled("limited", range(10, STEPS + 1, 10))
+        cluster.wait(lambda: any("checkpoints were removed" in message and f"their copies stay in {self.spool}" in message
+                                 for message in cluster.job(limited)[2]), 20, "the log says what was removed")
+        self.assertRegex(cluster.cli("runs", "get", "limited").stdout, r"copies: 6, [0-9.]+ \w+ uncompressed")
         # Without the spool, an estimate says what is out of reach.
         cluster.daemon_flags.remove(f"--spool={self.spool}")
         cluster.kill(cluster.daemon)
