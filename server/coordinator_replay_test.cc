@@ -117,13 +117,16 @@ class ReplayTest : public CoordinatorFixture {
     coordinator_.reset();
     StartCoordinator(address);
   }
-  grpc::Status Upload(const std::string& name, const std::string& text) {
+  grpc::Status Upload(const std::string& name, const std::string& text, bool replace = false,
+                      bool force = false) {
     grpc::ClientContext context;
     v1::UploadReply uploaded;
     const auto upload = models_->Upload(&context, &uploaded);
     std::vector<v1::UploadRequest> parts(3);
     parts[0].mutable_header()->set_name(name);
     parts[0].mutable_header()->set_kind(v1::Artifact::DATASET);
+    parts[0].mutable_header()->set_replace(replace);
+    parts[0].mutable_header()->set_force(force);
     parts[1].mutable_file()->set_name("text.txt");
     parts[2].set_chunk(text);
     for (const v1::UploadRequest& part : parts) upload->Write(part);
@@ -450,7 +453,15 @@ TEST_F(ReplayTest, ARunWhoseDataWereDeletedSaysWhatItNeeds) {
   EXPECT_THAT(
       refused.error_message(),
       AllOf(HasSubstr(absl::StrCat("needed to replay tiny@1 (", job, ")")), HasSubstr("--force")));
+  // Another content takes it away as well.
+  const std::string other(4096, 'f');
+  const grpc::Status kept = Upload("letters", other, /*replace=*/true);
+  EXPECT_EQ(kept.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(kept.error_message(),
+              AllOf(HasSubstr("needed to replay tiny@1"), HasSubstr("--force beside --replace")));
+  EXPECT_TRUE(Upload("letters", std::string(4096, 'e'), /*replace=*/true).ok()) << "the same";
   EXPECT_EQ(WaitForReplay(Start(Request("tiny"))).state(), v1::REPLAY_SUCCEEDED);
+  EXPECT_TRUE(Upload("letters", other, /*replace=*/true, /*force=*/true).ok());
   const grpc::Status forced = remove(/*force=*/true);
   ASSERT_TRUE(forced.ok()) << forced.error_message();
   v1::ReplayInfo replay;

@@ -177,6 +177,7 @@ TEST_F(CliTest, WrongUsageIsSaidBeforeAnythingIsSent) {
       {"models", "delete", "x", "--out=y"},
       {"models", "list", "--kind=modle"},
       {"models", "download", "x", "--replace"},
+      {"models", "upload", "x", "y", "--force"},
       {"logs", "job-1", "--lines=3"},
       {"logs", "--print-freq=3"},
       {"train", "--init=m", "-d", "x", "--loss=mean_squared_error"},

@@ -124,6 +124,7 @@ absl::Status Upload(Context& context, Client* client, const std::string& name,
   header.set_name(name);
   header.set_kind(*kind);
   header.set_replace(context.flags().Has("replace"));
+  header.set_force(context.flags().Has("force"));
   std::string not_servable;
   auto artifact =
       client->Upload(header, *files, ShowTransfer(context, "upload"), nullptr, &not_servable);
@@ -142,6 +143,7 @@ absl::Status Quantize(Context& context, Client* client, const std::string& name)
   request.set_weights(flags.Text("weights"));
   request.set_out(flags.Text("out"));
   request.set_replace(flags.Has("replace"));
+  request.set_force(flags.Has("force"));
   auto artifact = client->Quantize(request, ShowTransfer(context, "write"));
   if (!artifact.ok()) return artifact.status();
   return ShowModel(context, *artifact, absl::StrCat("made in ", Printable(request.weights())));
@@ -164,8 +166,8 @@ absl::Status CheckVerb(const Context& context, const std::string& verb) {
     if (!flags.Has(flag) || verb == "list") continue;
     return UsageError(absl::StrCat("--", flag, " goes with list, not with ", verb));
   }
-  if (flags.Has("force") && verb != "delete") {
-    return UsageError(absl::StrCat("--force goes with delete, not with ", verb));
+  if (flags.Has("force") && verb != "delete" && !flags.Has("replace")) {
+    return UsageError(absl::StrCat("--force goes with delete and with --replace, not with ", verb));
   }
   if (flags.Has("replace") && verb != "upload" && !quantizes) {
     return UsageError(absl::StrCat("--replace goes with upload and quantize, not with ", verb));
@@ -234,7 +236,7 @@ Command ModelsCommand() {
        "upload, quantize: replace an artifact of that "
        "name"},
       {"force", FlagType::kSwitch, "",
-       "delete: even if recorded runs need it, which cannot be replayed then"},
+       "delete, --replace: even if recorded runs need it, which cannot be replayed then"},
       {"weights", FlagType::kText, "FORMAT", "quantize: int8 or int4"},
       {"out", FlagType::kText, "NAME", "quantize: name of the new artifact"}};
   c.examples = {{"list all", "espalier models --limit=0"},

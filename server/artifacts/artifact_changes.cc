@@ -66,7 +66,8 @@ absl::Status ArtifactStore::CheckUnused(const std::string& row,
 
 absl::Status ArtifactStore::CheckNotReplayed(const std::string& name, const std::string& row,
                                              const std::vector<ArtifactUse>& uses,
-                                             const ArtifactDeletion& how) const {
+                                             const ArtifactRemoval& how,
+                                             const std::string& remedy) const {
   std::vector<std::string> named;
   size_t runs = 0;
   for (const ArtifactUse& use : uses) {
@@ -83,16 +84,14 @@ absl::Status ArtifactStore::CheckNotReplayed(const std::string& name, const std:
     absl::StrAppend(&all, named.empty() ? "" : " and ", others, named.empty() ? "" : " more",
                     others == 1 ? " recorded run" : " recorded runs");
   }
-  return absl::FailedPreconditionError(absl::StrCat(
-      "artifact '", name, "' is needed to replay ", all,
-      "; delete these runs first (espalier jobs delete JOB), or delete it all the same, and they "
-      "cannot be replayed: espalier models delete --force ",
-      name));
+  return absl::FailedPreconditionError(
+      absl::StrCat("artifact '", name, "' is needed to replay ", all,
+                   "; delete these runs first (espalier jobs delete JOB), or ", remedy));
 }
 
 absl::StatusOr<v1::Artifact> ArtifactStore::Install(
     const std::string& staging, v1::Artifact artifact, IfExists if_exists,
-    const IdempotencyRecordFactory& make_idempotency_record,
+    const ArtifactRemoval& how, const IdempotencyRecordFactory& make_idempotency_record,
     const std::function<absl::Status()>& go_on) {
   IdempotencyRecord record;
   if (make_idempotency_record != nullptr) record = make_idempotency_record(artifact);
@@ -109,7 +108,7 @@ absl::StatusOr<v1::Artifact> ArtifactStore::Install(
       const std::vector<ArtifactUse> now = uses();
       v1::Artifact checked = artifact;
       absl::MutexLock lock(&mutex_);
-      status = CheckInstall(&checked, if_exists, now).status();
+      status = CheckInstall(&checked, if_exists, how, now).status();
       if (!status.ok()) return status;
     }
     absl::StatusOr<std::string> stored = objects_->Upload(artifact, staging, go_on);
@@ -117,14 +116,15 @@ absl::StatusOr<v1::Artifact> ArtifactStore::Install(
     folder = *std::move(stored);
   }
   absl::StatusOr<v1::Artifact> installed =
-      InstallStored(staging, std::move(artifact), if_exists, folder, uses(),
+      InstallStored(staging, std::move(artifact), if_exists, how, folder, uses(),
                     make_idempotency_record != nullptr ? &record : nullptr);
   if (!installed.ok() && objects_ != nullptr) objects_->Remove(folder);
   return installed;
 }
 
 absl::StatusOr<std::string> ArtifactStore::CheckInstall(
-    v1::Artifact* artifact, IfExists if_exists, const std::vector<ArtifactUse>& uses) const {
+    v1::Artifact* artifact, IfExists if_exists, const ArtifactRemoval& how,
+    const std::vector<ArtifactUse>& uses) const {
   const absl::StatusOr<ArtifactReference> reference = ParseArtifactReference(artifact->name());
   if (!reference.ok()) return reference.status();
   // Also if the caller was checked when the upload began: the name may be another's by now.
@@ -145,17 +145,28 @@ absl::StatusOr<std::string> ArtifactStore::CheckInstall(
   if (row.empty()) return reference->name;
   if (if_exists == IfExists::kReplace) {
     if (absl::Status s = CheckUnused(row, uses); !s.ok()) return s;
+    const v1::Artifact& former = entries_.at(row).artifact;
+    const bool same = former.sha256() == artifact->sha256() &&
+                      std::equal(former.files().begin(), former.files().end(),
+                                 artifact->files().begin(), artifact->files().end());
+    if (!same) {
+      absl::Status s = CheckNotReplayed(
+          artifact->name(), row, uses, how,
+          "choose another name, or replace it all the same, with --force beside --replace (the "
+          "request's field 'force'), and they cannot be replayed");
+      if (!s.ok()) return s;
+    }
   }
   return row;
 }
 
 absl::StatusOr<v1::Artifact> ArtifactStore::InstallStored(
     const std::string& staging, v1::Artifact artifact, IfExists if_exists,
-    const std::string& objects_folder, const std::vector<ArtifactUse>& uses,
-    const IdempotencyRecord* idempotency_record) {
+    const ArtifactRemoval& how, const std::string& objects_folder,
+    const std::vector<ArtifactUse>& uses, const IdempotencyRecord* idempotency_record) {
   std::optional<Entry> replaced;  // its files are removed without the lock
   absl::MutexLock lock(&mutex_);
-  absl::StatusOr<std::string> row = CheckInstall(&artifact, if_exists, uses);
+  absl::StatusOr<std::string> row = CheckInstall(&artifact, if_exists, how, uses);
   if (row.ok() && if_exists == IfExists::kAddVersion) row = RowOfVersion(artifact);
   if (!row.ok()) return row.status();
   artifact.set_name(*row);
@@ -187,7 +198,7 @@ absl::StatusOr<v1::Artifact> ArtifactStore::InstallStored(
 
 absl::Status ArtifactStore::Delete(const std::string& name,
                                    const IdempotencyRecord* idempotency_record,
-                                   const ArtifactDeletion& how) {
+                                   const ArtifactRemoval& how) {
   absl::StatusOr<ArtifactReference> reference = ParseArtifactReference(name);
   if (!reference.ok()) return reference.status();
   const std::vector<ArtifactUse> uses = Uses();
@@ -207,7 +218,12 @@ absl::Status ArtifactStore::Delete(const std::string& name,
   }
   const std::string row = RowOf(*reference);
   absl::Status unused = CheckUnused(row, uses);
-  if (unused.ok()) unused = CheckNotReplayed(name, row, uses, how);
+  if (unused.ok()) {
+    unused = CheckNotReplayed(name, row, uses, how,
+                              absl::StrCat("delete it all the same, and they cannot be replayed: "
+                                           "espalier models delete --force ",
+                                           name));
+  }
   if (!unused.ok()) return unused;
   const auto it = entries_.find(row);
   const std::string folder = NameOf(it->second.folder);

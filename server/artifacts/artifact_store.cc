@@ -281,7 +281,8 @@ absl::StatusOr<std::string> ArtifactStore::MakeStagingFolder() {
 }
 
 absl::StatusOr<std::unique_ptr<ArtifactUpload>> ArtifactStore::Begin(const NewArtifact& what,
-                                                                     bool replace) {
+                                                                     bool replace,
+                                                                     const ArtifactRemoval& how) {
   const std::string& name = what.name;
   absl::StatusOr<ArtifactReference> reference = ParseArtifactReference(name);
   if (!reference.ok()) return reference.status();
@@ -292,14 +293,16 @@ absl::StatusOr<std::unique_ptr<ArtifactUpload>> ArtifactStore::Begin(const NewAr
         absl::StrCat("artifact '", name, "': kind must be DATASET, ONNX or MODEL"));
   }
   if (!replace && there.ok()) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("artifact '", name, "' exists; set replace, or choose another name"));
+    return absl::AlreadyExistsError(absl::StrCat("artifact '", name,
+                                                 "' exists; choose another name, or replace it "
+                                                 "(--replace, or the request's field 'replace')"));
   }
   absl::StatusOr<std::string> staging = MakeStagingFolder();
   if (!staging.ok()) return staging.status();
   auto upload = std::unique_ptr<ArtifactUpload>(new ArtifactUpload());
   upload->store_ = this;
   upload->if_exists_ = replace ? IfExists::kReplace : IfExists::kRefuse;
+  upload->how_ = how;
   upload->staging_ = *staging;
   upload->artifact_ = RecordOf(what);
   return upload;
@@ -315,7 +318,7 @@ std::unique_ptr<ArtifactUpload> ArtifactStore::BeginRetry(const std::string& nam
 absl::StatusOr<v1::Artifact> ArtifactStore::RegisterStaged(
     const std::string& staging_folder, const NewArtifact& what, IfExists if_exists,
     const IdempotencyRecordFactory& make_idempotency_record,
-    const std::function<absl::Status()>& go_on) {
+    const std::function<absl::Status()>& go_on, const ArtifactRemoval& how) {
   absl::StatusOr<ArtifactReference> reference = ParseArtifactReference(what.name);
   if (!reference.ok()) return reference.status();
   absl::StatusOr<std::vector<std::string>> files = FilesBeneath(staging_folder);
@@ -334,7 +337,8 @@ absl::StatusOr<v1::Artifact> ArtifactStore::RegisterStaged(
   artifact.set_bytes(total);
   artifact.set_sha256(SumOf(sums));
   artifact.set_created_unix_ms(clock_->NowUnixMillis());
-  return Install(staging_folder, std::move(artifact), if_exists, make_idempotency_record, go_on);
+  return Install(staging_folder, std::move(artifact), if_exists, how, make_idempotency_record,
+                 go_on);
 }
 
 }  // namespace espalier

@@ -65,14 +65,14 @@ struct ArtifactUse {
   std::string artifact;  // reference
   std::string user;      // "job job-3"
   std::string remedy;    // how to end that use
-  // Only replays of a recorded run, "lm@3 (job-3)", read it: who deletes it may insist. A replay
-  // notices by itself that an artifact was replaced.
+  // Only replays of a recorded run, "lm@3 (job-3)", read it: who takes it away may insist.
   bool replays = false;
   std::string owner = "";  // of the run
 };
 
-struct ArtifactDeletion {
-  bool force = false;  // even if replays of recorded runs need the artifact
+// How an artifact is deleted, or replaced by another content.
+struct ArtifactRemoval {
+  bool force = false;  // even if replays of recorded runs need it
   // Whose runs an error may name; null: all.
   std::function<bool(const std::string& owner)> may_see;
 };
@@ -149,16 +149,16 @@ class ArtifactStore {
   absl::StatusOr<std::string> Pinned(const std::string& name) const;
 
   // Begins an upload. Returns AlreadyExists if the artifact exists and not `replace`, and Commit if
-  // the name is another owner's. Destroying
-  // the upload before Commit drops it.
-  absl::StatusOr<std::unique_ptr<ArtifactUpload>> Begin(const NewArtifact& what, bool replace);
+  // the name is another owner's. Destroying the upload before Commit drops it.
+  absl::StatusOr<std::unique_ptr<ArtifactUpload>> Begin(const NewArtifact& what, bool replace,
+                                                        const ArtifactRemoval& how = {});
   // For an upload that may repeat an earlier one: stores nothing; ends with CheckMatches.
   std::unique_ptr<ArtifactUpload> BeginRetry(const std::string& name);
 
   // Records the reply under the key in the transaction of the deletion. FailedPrecondition if a
   // user needs the artifact, or if it has several versions and none is named.
   absl::Status Delete(const std::string& name, const IdempotencyRecord* idempotency_record,
-                      const ArtifactDeletion& how = {});
+                      const ArtifactRemoval& how = {});
 
   // Returns Unavailable if the folder of the artifacts is gone.
   absl::Status CheckPresent() const;
@@ -170,14 +170,14 @@ class ArtifactStore {
   // Registers all files of a staging folder as an artifact, durably; the result's name has the
   // version if it is not the first. Returns AlreadyExists if the name is another owner's, or the
   // artifact exists and is to be refused; FailedPrecondition if it is to be replaced and a user
-  // needs it. `go_on` is called after the files have been hashed, and while they are put into
-  // a store of objects, which takes a while: if it returns an error, that is returned and nothing
-  // has changed.
+  // needs it, or replays do, not `how.force` and the content is another one. `go_on` is called
+  // after the files have been hashed, and while they are put into a store of objects, which takes a
+  // while: if it returns an error, that is returned and nothing has changed.
   absl::StatusOr<v1::Artifact> RegisterStaged(
       const std::string& staging_folder, const NewArtifact& what,
       IfExists if_exists = IfExists::kReplace,
       const IdempotencyRecordFactory& make_idempotency_record = nullptr,
-      const std::function<absl::Status()>& go_on = nullptr);
+      const std::function<absl::Status()>& go_on = nullptr, const ArtifactRemoval& how = {});
 
  private:
   friend class ArtifactUpload;
@@ -223,24 +223,27 @@ class ArtifactStore {
   std::vector<ArtifactUse> Uses() const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckUnused(const std::string& row, const std::vector<ArtifactUse>& uses) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `remedy`: what else the caller may do; an error ends with it.
   absl::Status CheckNotReplayed(const std::string& name, const std::string& row,
-                                const std::vector<ArtifactUse>& uses,
-                                const ArtifactDeletion& how) const
+                                const std::vector<ArtifactUse>& uses, const ArtifactRemoval& how,
+                                const std::string& remedy) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes a complete folder the artifact's, durably: stores its files and updates the row.
   absl::StatusOr<v1::Artifact> Install(const std::string& staging, v1::Artifact artifact,
-                                       IfExists if_exists,
+                                       IfExists if_exists, const ArtifactRemoval& how,
                                        const IdempotencyRecordFactory& make_idempotency_record,
                                        const std::function<absl::Status()>& go_on);
   // Returns the artifact's row, empty for a new version, and completes its owner; an error if it
   // may not be installed.
   absl::StatusOr<std::string> CheckInstall(v1::Artifact* artifact, IfExists if_exists,
+                                           const ArtifactRemoval& how,
                                            const std::vector<ArtifactUse>& uses) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Moves the folder into place and updates the row. `objects_folder`: of the stored files; empty
   // without a store of objects.
   absl::StatusOr<v1::Artifact> InstallStored(const std::string& staging, v1::Artifact artifact,
-                                             IfExists if_exists, const std::string& objects_folder,
+                                             IfExists if_exists, const ArtifactRemoval& how,
+                                             const std::string& objects_folder,
                                              const std::vector<ArtifactUse>& uses,
                                              const IdempotencyRecord* idempotency_record);
   // With a store of objects (artifact_store_objects.cc).
@@ -294,6 +297,7 @@ class ArtifactUpload {
   v1::Artifact artifact_;
   int64_t bytes_ = 0;
   IfExists if_exists_ = IfExists::kRefuse;
+  ArtifactRemoval how_;                 // what it replaces
   std::string staging_;                 // empty: nothing is stored
   bool open_ = false;                   // a file is started but not finished
   std::unique_ptr<WritableFile> file_;  // null if nothing is stored

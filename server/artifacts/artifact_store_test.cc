@@ -40,8 +40,8 @@ class ArtifactsTest : public ::testing::Test {
     artifacts_ = *std::move(artifacts);
   }
   absl::Status Put(const std::string& name, const std::map<std::string, std::string>& files,
-                   bool replace = false) {
-    auto upload = artifacts_->Begin({name, v1::Artifact::DATASET, {}, ""}, replace);
+                   bool replace = false, const ArtifactRemoval& how = {}) {
+    auto upload = artifacts_->Begin({name, v1::Artifact::DATASET, {}, ""}, replace, how);
     if (!upload.ok()) return upload.status();
     for (const auto& [file, content] : files) {
       absl::Status status = (*upload)->StartFile(file);
@@ -352,7 +352,7 @@ TEST_F(VersionsTest, WhatIsNeededIsNeitherDeletedNorReplaced) {
   EXPECT_TRUE(artifacts_->Delete("m", nullptr).ok());
 }
 
-TEST_F(VersionsTest, WhatReplaysNeedIsDeletedOnlyByForceAndNamesTheirRuns) {
+TEST_F(VersionsTest, WhatReplaysNeedIsTakenAwayOnlyByForceAndNamesTheirRuns) {
   std::vector<ArtifactUse> uses;
   for (int version = 1; version <= 7; ++version) {
     ArtifactUse& use = uses.emplace_back();
@@ -364,7 +364,16 @@ TEST_F(VersionsTest, WhatReplaysNeedIsDeletedOnlyByForceAndNamesTheirRuns) {
   artifacts_->AddUser([&] { return uses; });
   ASSERT_TRUE(Put("data", {{"f", "x"}}).ok());
   ASSERT_TRUE(Put("other", {{"f", "x"}}).ok());
-  EXPECT_TRUE(Put("data", {{"f", "y"}}, /*replace=*/true).ok()) << "a replay notices that itself";
+  EXPECT_TRUE(Put("data", {{"f", "x"}}, /*replace=*/true).ok()) << "the same content";
+  EXPECT_FALSE(Put("data", {{"g", "x"}}, /*replace=*/true).ok()) << "another file name";
+  const absl::Status kept = Put("data", {{"f", "y"}}, /*replace=*/true, {false, nullptr});
+  EXPECT_EQ(kept.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(kept.message(), testing::AllOf(testing::HasSubstr("needed to replay lm@1 (job-1)"),
+                                             testing::HasSubstr("--force beside --replace")));
+  EXPECT_EQ(Content("data", "f"), "x");
+  EXPECT_TRUE(Put("other", {{"f", "y"}}, /*replace=*/true).ok());
+  EXPECT_TRUE(Put("data", {{"f", "y"}}, /*replace=*/true, {true, nullptr}).ok());
+  EXPECT_EQ(Content("data", "f"), "y");
   EXPECT_TRUE(artifacts_->Delete("other", nullptr).ok());
   const auto refusal = [&](const std::string& owner) {
     const absl::Status refused = artifacts_->Delete(
@@ -381,6 +390,7 @@ TEST_F(VersionsTest, WhatReplaysNeedIsDeletedOnlyByForceAndNamesTheirRuns) {
               testing::HasSubstr("to replay lm@7 (job-7) and 6 more recorded runs"));
   EXPECT_THAT(refusal("carol"), testing::HasSubstr("needed to replay 7 recorded runs; "));
   uses.push_back({"data", "job-9, which is not over", "wait for it"});
+  EXPECT_FALSE(Put("data", {{"f", "x"}}, /*replace=*/true, {true, nullptr}).ok());
   const absl::Status refused = artifacts_->Delete("data", nullptr, {true, nullptr});
   EXPECT_THAT(refused.message(), testing::HasSubstr("job-9")) << "that needs it now";
   uses.pop_back();

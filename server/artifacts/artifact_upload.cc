@@ -129,7 +129,7 @@ absl::StatusOr<v1::Artifact> ArtifactUpload::Commit(
   artifact_.set_sha256(SumOf(sums_));
   artifact_.set_created_unix_ms(store_->clock_->NowUnixMillis());
   absl::StatusOr<v1::Artifact> installed =
-      store_->Install(staging_, artifact_, if_exists_, make_idempotency_record, go_on);
+      store_->Install(staging_, artifact_, if_exists_, how_, make_idempotency_record, go_on);
   if (!installed.ok()) return installed.status();
   staging_.clear();
   return installed;

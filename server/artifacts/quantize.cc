@@ -79,15 +79,17 @@ absl::StatusOr<WeightFormat> FormatOf(const v1::QuantizeRequest& request) {
 absl::StatusOr<v1::Artifact> QuantizeArtifact(
     const v1::QuantizeRequest& request, const std::string& owner, const QuantizeTools& tools,
     const QuantizeProgress& progress,
-    const ArtifactUpload::IdempotencyRecordFactory& make_idempotency_record) {
+    const ArtifactUpload::IdempotencyRecordFactory& make_idempotency_record,
+    const std::function<bool(const std::string& owner)>& may_see) {
   const absl::StatusOr<WeightFormat> format = FormatOf(request);
   if (!format.ok()) return format.status();
   if (absl::Status status = CheckClientArtifactName(request.out()); !status.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("field 'out': ", status.message()));
   }
   if (!request.replace() && tools.artifacts->Find(request.out()).ok()) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("artifact '", request.out(), "' exists; set replace, or choose another name"));
+    return absl::AlreadyExistsError(absl::StrCat("artifact '", request.out(),
+                                                 "' exists; choose another name, or replace it "
+                                                 "(--replace, or the request's field 'replace')"));
   }
   const absl::StatusOr<v1::Artifact> source = tools.artifacts->Find(request.name());
   if (!source.ok()) return source.status();
@@ -124,7 +126,8 @@ absl::StatusOr<v1::Artifact> QuantizeArtifact(
         {"weights", Name(*format)},
         {"quantized_from", request.name()}},
        owner},
-      request.replace() ? IfExists::kReplace : IfExists::kRefuse, make_idempotency_record);
+      request.replace() ? IfExists::kReplace : IfExists::kRefuse, make_idempotency_record,
+      /*go_on=*/nullptr, {request.force(), may_see});
   if (artifact.ok()) std::move(discard).Cancel();
   return artifact;
 }

@@ -27,11 +27,12 @@ using QuantizeProgress = std::function<absl::Status(int64_t done, int64_t total)
 // durably as `request.out`, with the source's other files and a config.json that names the format
 // (models/quantize.h). Needs memory for the quantized model. InvalidArgument names the field;
 // NotFound names the artifact; AlreadyExists if `out` exists and `replace` is not set;
-// FailedPrecondition if the weights are quantized already. `make_idempotency_record` as for
-// ArtifactUpload::Commit.
+// FailedPrecondition if the weights are quantized already, or what is to be replaced is needed.
+// `make_idempotency_record` as for ArtifactUpload::Commit, `may_see` as in ArtifactRemoval.
 absl::StatusOr<v1::Artifact> QuantizeArtifact(
     const v1::QuantizeRequest& request, const std::string& owner, const QuantizeTools& tools,
     const QuantizeProgress& progress,
-    const ArtifactUpload::IdempotencyRecordFactory& make_idempotency_record);
+    const ArtifactUpload::IdempotencyRecordFactory& make_idempotency_record,
+    const std::function<bool(const std::string& owner)>& may_see);
 
 }  // namespace espalier

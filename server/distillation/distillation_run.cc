@@ -431,9 +431,12 @@ absl::Status DistillationRun::Report(int k) {
   std::map<std::string, std::string> metadata(artifact->metadata().begin(),
                                               artifact->metadata().end());
   metadata["boost"] = job_.id();
+  // The same weights: what continues from them is replayed as before.
   status =
       tools_.artifacts
-          ->RegisterStaged(*staging, {name, v1::Artifact::MODEL, std::move(metadata), job_.owner()})
+          ->RegisterStaged(*staging, {name, v1::Artifact::MODEL, std::move(metadata), job_.owner()},
+                           IfExists::kReplace, /*make_idempotency_record=*/nullptr,
+                           /*go_on=*/nullptr, {.force = true, .may_see = nullptr})
           .status();
   if (status.ok()) std::move(discard).Cancel();
   return status;

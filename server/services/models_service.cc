@@ -24,6 +24,11 @@ constexpr char kDelete[] = "Models/Delete";
 constexpr char kQuantize[] = "Models/Quantize";
 constexpr int64_t kDownloadChunk = 512 << 10;
 
+// Valid while the caller is.
+ArtifactRemoval Removal(const Caller& caller, bool force) {
+  return {force, [&caller](const std::string& owner) { return caller.MayUse(owner); }};
+}
+
 absl::Status Gone() { return absl::CancelledError("the caller has gone"); }
 
 class ModelsService : public v1::Models::Service {
@@ -76,8 +81,7 @@ class ModelsService : public v1::Models::Service {
                       v1::DeleteArtifactReply* reply) override {
     return interceptor_.Handle(context, kDelete, request, [&](const Caller& caller) {
       const v1::DeleteArtifactRequest call = WithOwnersKey(*request, caller.owner);
-      const ArtifactDeletion how = {call.force(),
-                                    [&](const std::string& owner) { return caller.MayUse(owner); }};
+      const ArtifactRemoval how = Removal(caller, call.force());
       return idempotency_.RunOnce(kDelete, call.idempotency_key(), call, reply, [&] {
         if (call.idempotency_key().empty()) return artifacts_.Delete(call.name(), nullptr, how);
         const IdempotencyRecord idempotency_record =
@@ -136,7 +140,8 @@ class ModelsService : public v1::Models::Service {
         };
       }
       absl::StatusOr<v1::Artifact> artifact =
-          QuantizeArtifact(request, caller.owner, tools_, progress, remember);
+          QuantizeArtifact(request, caller.owner, tools_, progress, remember,
+                           [&](const std::string& owner) { return caller.MayUse(owner); });
       if (!artifact.ok()) return artifact.status();
       *reply.mutable_artifact() = *std::move(artifact);
     }
@@ -178,7 +183,7 @@ class ModelsService : public v1::Models::Service {
                                  header.kind(),
                                  {header.metadata().begin(), header.metadata().end()},
                                  caller.owner},
-                                header.replace());
+                                header.replace(), Removal(caller, header.force()));
     }
     if (!upload.ok()) return upload.status();
     int whole = 0;  // files whose checksums matched

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from espalier import errors, transfer
 from espalier.counts import unix_ms_of
@@ -40,6 +40,16 @@ if TYPE_CHECKING:
 
 J = TypeVar("J")
 R = TypeVar("R", bound=ReplayMethods)
+
+
+class _Replace(NamedTuple):
+    """What an upload does with an artifact of its name."""
+
+    replace: bool
+    force: bool  # even if recorded runs need it
+
+
+_KEEP = _Replace(replace=False, force=False)
 
 
 class ClientMethods(GenerationMethods, HistoryMethods, PredictionMethods, ReplayCalls[R], Generic[J, R]):
@@ -240,6 +250,7 @@ class ClientMethods(GenerationMethods, HistoryMethods, PredictionMethods, Replay
         name: str | None = None,
         *,
         replace: bool = False,
+        force: bool = False,
         progress: Progress | None = None,
     ) -> Steps[str]:
         """Uploads a file, a folder, several files, or arrays by name (a dataset); returns the artifact's name.
@@ -247,18 +258,20 @@ class ClientMethods(GenerationMethods, HistoryMethods, PredictionMethods, Replay
         Without `name`, an artifact of this kind and content is found again, and nothing is sent. Kinds are "onnx" (an
         .onnx file, or a folder that holds one; the files beside it that hold its weights are taken along), "model" (a
         folder or .gguf file) and "dataset" (others); None: by `files`. AlreadyExists if `name` is taken, unless
-        `replace`. InvalidArgument for files that cannot be read, or are no ONNX model.
+        `replace`. FailedPrecondition if what would be replaced is needed as for `delete`; by recorded runs, unless
+        `force` or the content is the same. InvalidArgument for files that cannot be read, or are no ONNX model.
         """
+        how = _Replace(replace, force)
         if isinstance(files, Mapping):
             from espalier.data import temporary_npz
 
             kind = kind or "dataset"
             with temporary_npz(files) as path:
-                return (yield from self._upload({"data.npz": path}, "arrays", kind, name, replace, progress))
+                return (yield from self._upload({"data.npz": path}, "arrays", kind, name, how, progress))
         kind = kind or transfer.kind_of(files)
         found = yield Work(functools.partial(transfer.local_files, files, kind))
         first = files if isinstance(files, (str, os.PathLike)) else next(iter(found.values()))
-        return (yield from self._upload(found, transfer.stem(first), kind, name, replace, progress))
+        return (yield from self._upload(found, transfer.stem(first), kind, name, how, progress))
 
     def _upload(
         self,
@@ -266,7 +279,7 @@ class ClientMethods(GenerationMethods, HistoryMethods, PredictionMethods, Replay
         stem: str,
         kind: str,
         name: str | None,
-        replace: bool = False,
+        replace: _Replace = _KEEP,
         progress: Progress | None = None,
     ) -> Steps[str]:
         number = transfer.kind_number(kind)
@@ -279,22 +292,23 @@ class ClientMethods(GenerationMethods, HistoryMethods, PredictionMethods, Replay
             return found
         name = f"{stem}-{transfer.name_digest(known.upload_salt, content)}"
         try:
-            return (yield from self._send(files, name, number, False, progress))
+            return (yield from self._send(files, name, number, _KEEP, progress))
         except errors.AlreadyExists:
             # Another client of this owner has uploaded it meanwhile, or the name is taken by chance.
             known = yield from _artifacts(models_pb2.ListArtifactsRequest(), None)
             if found := _uploaded(known, number, content):
                 return found
-            return (yield from self._send(files, f"{name}-{idempotency_key()[:8]}", number, False, progress))
+            return (yield from self._send(files, f"{name}-{idempotency_key()[:8]}", number, _KEEP, progress))
 
     def _send(
-        self, files: Mapping[str, Path], name: str, kind: int, replace: bool, progress: Progress | None
+        self, files: Mapping[str, Path], name: str, kind: int, replace: _Replace, progress: Progress | None
     ) -> Steps[str]:
         header = models_pb2.UploadHeader(
             name=name,
             kind=kind,  # type: ignore[arg-type]
             idempotency_key=idempotency_key(),
-            replace=replace,
+            replace=replace.replace,
+            force=replace.force,
             files=len(files),
         )
         messages = functools.partial(transfer.upload_messages, header, files, progress)

@@ -254,6 +254,15 @@ def test_what_cannot_be_asked_says_why(daemon, trained):
         daemon.replays("nowhere")
 
 
+def test_what_runs_were_trained_on_is_replaced_only_by_force(daemon):
+    data = daemon.upload(examples(seed=51), name="replaced")
+    fit(graph(), data, steps=STEPS, name="replaces", client=daemon, **SETTINGS)
+    with pytest.raises(errors.FailedPrecondition, match=r"needed to replay replaces@1"):
+        daemon.upload(examples(seed=52), name="replaced", replace=True)
+    daemon.upload(examples(seed=51), name="replaced", replace=True)  # the same content
+    daemon.upload(examples(seed=52), name="replaced", replace=True, force=True)
+
+
 def test_the_guide_runs(daemon, capsys, monkeypatch):
     monkeypatch.setenv("ESPALIER_COORDINATOR", daemon.address)
     fit(graph(), examples(), steps=30, name="lm", client=daemon, **SETTINGS)

@@ -13,7 +13,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x65spalier/v1/models.proto\x12\x0b\x65spalier.v1\"\xc0\x02\n\x08\x41rtifact\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x04kind\x18\x02 \x01(\x0e\x32\x1a.espalier.v1.Artifact.Kind\x12\r\n\x05\x62ytes\x18\x03 \x01(\x03\x12\x0e\n\x06sha256\x18\x04 \x01(\t\x12\x17\n\x0f\x63reated_unix_ms\x18\x05 \x01(\x03\x12\r\n\x05\x66iles\x18\x06 \x03(\t\x12\x35\n\x08metadata\x18\x07 \x03(\x0b\x32#.espalier.v1.Artifact.MetadataEntry\x12\r\n\x05owner\x18< \x01(\t\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\">\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x0b\n\x07\x44\x41TASET\x10\x01\x12\x08\n\x04ONNX\x10\x02\x12\t\n\x05MODEL\x10\x03\"\x90\x01\n\rUploadRequest\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x19.espalier.v1.UploadHeaderH\x00\x12\'\n\x04\x66ile\x18\x02 \x01(\x0b\x32\x17.espalier.v1.UploadFileH\x00\x12\x0f\n\x05\x63hunk\x18\x03 \x01(\x0cH\x00\x12\x10\n\x06sha256\x18\x04 \x01(\tH\x00\x42\x06\n\x04part\"\xeb\x01\n\x0cUploadHeader\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x04kind\x18\x02 \x01(\x0e\x32\x1a.espalier.v1.Artifact.Kind\x12\x17\n\x0fidempotency_key\x18\x03 \x01(\t\x12\x0f\n\x07replace\x18\x04 \x01(\x08\x12\x39\n\x08metadata\x18\x05 \x03(\x0b\x32\'.espalier.v1.UploadHeader.MetadataEntry\x12\r\n\x05\x66iles\x18\x06 \x01(\x05\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x1a\n\nUploadFile\x12\x0c\n\x04name\x18\x01 \x01(\t\"L\n\x0bUploadReply\x12\'\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x15.espalier.v1.Artifact\x12\x14\n\x0cnot_servable\x18\x02 \x01(\t\"\xd9\x01\n\x14ListArtifactsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x05kinds\x18\x02 \x03(\x0e\x32\x1a.espalier.v1.Artifact.Kind\x12\r\n\x05owner\x18\x03 \x01(\t\x12\x1c\n\x14\x63reated_from_unix_ms\x18\x04 \x01(\x03\x12\x1e\n\x16\x63reated_before_unix_ms\x18\x05 \x01(\x03\x12\x11\n\tpage_size\x18\x06 \x01(\x05\x12\x12\n\npage_token\x18\x07 \x01(\t\x12\x14\n\x0cnewest_first\x18\x08 \x01(\x08\"\x8d\x01\n\x12ListArtifactsReply\x12(\n\tartifacts\x18\x01 \x03(\x0b\x32\x15.espalier.v1.Artifact\x12\x17\n\x0fnext_page_token\x18\x04 \x01(\t\x12\x10\n\x08matching\x18\x05 \x01(\x03\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x13\n\x0bupload_salt\x18\x03 \x01(\t\"-\n\x0f\x44ownloadRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x66ile\x18\x02 \x01(\t\"|\n\rDownloadReply\x12)\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x15.espalier.v1.ArtifactH\x00\x12\'\n\x04\x66ile\x18\x02 \x01(\x0b\x32\x17.espalier.v1.UploadFileH\x00\x12\x0f\n\x05\x63hunk\x18\x03 \x01(\x0cH\x00\x42\x06\n\x04part\"M\n\x15\x44\x65leteArtifactRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x17\n\x0fidempotency_key\x18\x02 \x01(\t\x12\r\n\x05\x66orce\x18\x03 \x01(\x08\"\x15\n\x13\x44\x65leteArtifactReply\"g\n\x0fQuantizeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07weights\x18\x02 \x01(\t\x12\x0b\n\x03out\x18\x03 \x01(\t\x12\x0f\n\x07replace\x18\x04 \x01(\x08\x12\x17\n\x0fidempotency_key\x18\x05 \x01(\t\"u\n\rQuantizeReply\x12\x31\n\x08progress\x18\x01 \x01(\x0b\x32\x1d.espalier.v1.QuantizeProgressH\x00\x12)\n\x08\x61rtifact\x18\x02 \x01(\x0b\x32\x15.espalier.v1.ArtifactH\x00\x42\x06\n\x04part\";\n\x10QuantizeProgress\x12\x12\n\nbytes_done\x18\x01 \x01(\x03\x12\x13\n\x0b\x62ytes_total\x18\x02 \x01(\x03\x32\xf1\x02\n\x06Models\x12@\n\x06Upload\x12\x1a.espalier.v1.UploadRequest\x1a\x18.espalier.v1.UploadReply(\x01\x12J\n\x04List\x12!.espalier.v1.ListArtifactsRequest\x1a\x1f.espalier.v1.ListArtifactsReply\x12\x41\n\x03Get\x12\x1c.espalier.v1.DownloadRequest\x1a\x1a.espalier.v1.DownloadReply0\x01\x12N\n\x06\x44\x65lete\x12\".espalier.v1.DeleteArtifactRequest\x1a .espalier.v1.DeleteArtifactReply\x12\x46\n\x08Quantize\x12\x1c.espalier.v1.QuantizeRequest\x1a\x1a.espalier.v1.QuantizeReply0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x65spalier/v1/models.proto\x12\x0b\x65spalier.v1\"\xc0\x02\n\x08\x41rtifact\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x04kind\x18\x02 \x01(\x0e\x32\x1a.espalier.v1.Artifact.Kind\x12\r\n\x05\x62ytes\x18\x03 \x01(\x03\x12\x0e\n\x06sha256\x18\x04 \x01(\t\x12\x17\n\x0f\x63reated_unix_ms\x18\x05 \x01(\x03\x12\r\n\x05\x66iles\x18\x06 \x03(\t\x12\x35\n\x08metadata\x18\x07 \x03(\x0b\x32#.espalier.v1.Artifact.MetadataEntry\x12\r\n\x05owner\x18< \x01(\t\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\">\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x0b\n\x07\x44\x41TASET\x10\x01\x12\x08\n\x04ONNX\x10\x02\x12\t\n\x05MODEL\x10\x03\"\x90\x01\n\rUploadRequest\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x19.espalier.v1.UploadHeaderH\x00\x12\'\n\x04\x66ile\x18\x02 \x01(\x0b\x32\x17.espalier.v1.UploadFileH\x00\x12\x0f\n\x05\x63hunk\x18\x03 \x01(\x0cH\x00\x12\x10\n\x06sha256\x18\x04 \x01(\tH\x00\x42\x06\n\x04part\"\xfa\x01\n\x0cUploadHeader\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x04kind\x18\x02 \x01(\x0e\x32\x1a.espalier.v1.Artifact.Kind\x12\x17\n\x0fidempotency_key\x18\x03 \x01(\t\x12\x0f\n\x07replace\x18\x04 \x01(\x08\x12\x39\n\x08metadata\x18\x05 \x03(\x0b\x32\'.espalier.v1.UploadHeader.MetadataEntry\x12\r\n\x05\x66iles\x18\x06 \x01(\x05\x12\r\n\x05\x66orce\x18\x07 \x01(\x08\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x1a\n\nUploadFile\x12\x0c\n\x04name\x18\x01 \x01(\t\"L\n\x0bUploadReply\x12\'\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x15.espalier.v1.Artifact\x12\x14\n\x0cnot_servable\x18\x02 \x01(\t\"\xd9\x01\n\x14ListArtifactsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x05kinds\x18\x02 \x03(\x0e\x32\x1a.espalier.v1.Artifact.Kind\x12\r\n\x05owner\x18\x03 \x01(\t\x12\x1c\n\x14\x63reated_from_unix_ms\x18\x04 \x01(\x03\x12\x1e\n\x16\x63reated_before_unix_ms\x18\x05 \x01(\x03\x12\x11\n\tpage_size\x18\x06 \x01(\x05\x12\x12\n\npage_token\x18\x07 \x01(\t\x12\x14\n\x0cnewest_first\x18\x08 \x01(\x08\"\x8d\x01\n\x12ListArtifactsReply\x12(\n\tartifacts\x18\x01 \x03(\x0b\x32\x15.espalier.v1.Artifact\x12\x17\n\x0fnext_page_token\x18\x04 \x01(\t\x12\x10\n\x08matching\x18\x05 \x01(\x03\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x13\n\x0bupload_salt\x18\x03 \x01(\t\"-\n\x0f\x44ownloadRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x66ile\x18\x02 \x01(\t\"|\n\rDownloadReply\x12)\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x15.espalier.v1.ArtifactH\x00\x12\'\n\x04\x66ile\x18\x02 \x01(\x0b\x32\x17.espalier.v1.UploadFileH\x00\x12\x0f\n\x05\x63hunk\x18\x03 \x01(\x0cH\x00\x42\x06\n\x04part\"M\n\x15\x44\x65leteArtifactRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x17\n\x0fidempotency_key\x18\x02 \x01(\t\x12\r\n\x05\x66orce\x18\x03 \x01(\x08\"\x15\n\x13\x44\x65leteArtifactReply\"v\n\x0fQuantizeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07weights\x18\x02 \x01(\t\x12\x0b\n\x03out\x18\x03 \x01(\t\x12\x0f\n\x07replace\x18\x04 \x01(\x08\x12\x17\n\x0fidempotency_key\x18\x05 \x01(\t\x12\r\n\x05\x66orce\x18\x06 \x01(\x08\"u\n\rQuantizeReply\x12\x31\n\x08progress\x18\x01 \x01(\x0b\x32\x1d.espalier.v1.QuantizeProgressH\x00\x12)\n\x08\x61rtifact\x18\x02 \x01(\x0b\x32\x15.espalier.v1.ArtifactH\x00\x42\x06\n\x04part\";\n\x10QuantizeProgress\x12\x12\n\nbytes_done\x18\x01 \x01(\x03\x12\x13\n\x0b\x62ytes_total\x18\x02 \x01(\x03\x32\xf1\x02\n\x06Models\x12@\n\x06Upload\x12\x1a.espalier.v1.UploadRequest\x1a\x18.espalier.v1.UploadReply(\x01\x12J\n\x04List\x12!.espalier.v1.ListArtifactsRequest\x1a\x1f.espalier.v1.ListArtifactsReply\x12\x41\n\x03Get\x12\x1c.espalier.v1.DownloadRequest\x1a\x1a.espalier.v1.DownloadReply0\x01\x12N\n\x06\x44\x65lete\x12\".espalier.v1.DeleteArtifactRequest\x1a .espalier.v1.DeleteArtifactReply\x12\x46\n\x08Quantize\x12\x1c.espalier.v1.QuantizeRequest\x1a\x1a.espalier.v1.QuantizeReply0\x01\x62\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'espalier.v1.models_pb2', globals())
@@ -33,31 +33,31 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _UPLOADREQUEST._serialized_start=365
   _UPLOADREQUEST._serialized_end=509
   _UPLOADHEADER._serialized_start=512
-  _UPLOADHEADER._serialized_end=747
+  _UPLOADHEADER._serialized_end=762
   _UPLOADHEADER_METADATAENTRY._serialized_start=251
   _UPLOADHEADER_METADATAENTRY._serialized_end=298
-  _UPLOADFILE._serialized_start=749
-  _UPLOADFILE._serialized_end=775
-  _UPLOADREPLY._serialized_start=777
-  _UPLOADREPLY._serialized_end=853
-  _LISTARTIFACTSREQUEST._serialized_start=856
-  _LISTARTIFACTSREQUEST._serialized_end=1073
-  _LISTARTIFACTSREPLY._serialized_start=1076
-  _LISTARTIFACTSREPLY._serialized_end=1217
-  _DOWNLOADREQUEST._serialized_start=1219
-  _DOWNLOADREQUEST._serialized_end=1264
-  _DOWNLOADREPLY._serialized_start=1266
-  _DOWNLOADREPLY._serialized_end=1390
-  _DELETEARTIFACTREQUEST._serialized_start=1392
-  _DELETEARTIFACTREQUEST._serialized_end=1469
-  _DELETEARTIFACTREPLY._serialized_start=1471
-  _DELETEARTIFACTREPLY._serialized_end=1492
-  _QUANTIZEREQUEST._serialized_start=1494
-  _QUANTIZEREQUEST._serialized_end=1597
-  _QUANTIZEREPLY._serialized_start=1599
-  _QUANTIZEREPLY._serialized_end=1716
-  _QUANTIZEPROGRESS._serialized_start=1718
-  _QUANTIZEPROGRESS._serialized_end=1777
-  _MODELS._serialized_start=1780
-  _MODELS._serialized_end=2149
+  _UPLOADFILE._serialized_start=764
+  _UPLOADFILE._serialized_end=790
+  _UPLOADREPLY._serialized_start=792
+  _UPLOADREPLY._serialized_end=868
+  _LISTARTIFACTSREQUEST._serialized_start=871
+  _LISTARTIFACTSREQUEST._serialized_end=1088
+  _LISTARTIFACTSREPLY._serialized_start=1091
+  _LISTARTIFACTSREPLY._serialized_end=1232
+  _DOWNLOADREQUEST._serialized_start=1234
+  _DOWNLOADREQUEST._serialized_end=1279
+  _DOWNLOADREPLY._serialized_start=1281
+  _DOWNLOADREPLY._serialized_end=1405
+  _DELETEARTIFACTREQUEST._serialized_start=1407
+  _DELETEARTIFACTREQUEST._serialized_end=1484
+  _DELETEARTIFACTREPLY._serialized_start=1486
+  _DELETEARTIFACTREPLY._serialized_end=1507
+  _QUANTIZEREQUEST._serialized_start=1509
+  _QUANTIZEREQUEST._serialized_end=1627
+  _QUANTIZEREPLY._serialized_start=1629
+  _QUANTIZEREPLY._serialized_end=1746
+  _QUANTIZEPROGRESS._serialized_start=1748
+  _QUANTIZEPROGRESS._serialized_end=1807
+  _MODELS._serialized_start=1810
+  _MODELS._serialized_end=2179
 # @@protoc_insertion_point(module_scope)

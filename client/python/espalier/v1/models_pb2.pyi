@@ -122,18 +122,20 @@ class QuantizeReply(_message.Message):
     def __init__(self, progress: _Optional[_Union[QuantizeProgress, _Mapping]] = ..., artifact: _Optional[_Union[Artifact, _Mapping]] = ...) -> None: ...
 
 class QuantizeRequest(_message.Message):
-    __slots__ = ["idempotency_key", "name", "out", "replace", "weights"]
+    __slots__ = ["force", "idempotency_key", "name", "out", "replace", "weights"]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OUT_FIELD_NUMBER: _ClassVar[int]
     REPLACE_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    force: bool
     idempotency_key: str
     name: str
     out: str
     replace: bool
     weights: str
-    def __init__(self, name: _Optional[str] = ..., weights: _Optional[str] = ..., out: _Optional[str] = ..., replace: bool = ..., idempotency_key: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., weights: _Optional[str] = ..., out: _Optional[str] = ..., replace: bool = ..., idempotency_key: _Optional[str] = ..., force: bool = ...) -> None: ...
 
 class UploadFile(_message.Message):
     __slots__ = ["name"]
@@ -142,7 +144,7 @@ class UploadFile(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class UploadHeader(_message.Message):
-    __slots__ = ["files", "idempotency_key", "kind", "metadata", "name", "replace"]
+    __slots__ = ["files", "force", "idempotency_key", "kind", "metadata", "name", "replace"]
     class MetadataEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -151,18 +153,20 @@ class UploadHeader(_message.Message):
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     FILES_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     REPLACE_FIELD_NUMBER: _ClassVar[int]
     files: int
+    force: bool
     idempotency_key: str
     kind: Artifact.Kind
     metadata: _containers.ScalarMap[str, str]
     name: str
     replace: bool
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[Artifact.Kind, str]] = ..., idempotency_key: _Optional[str] = ..., replace: bool = ..., metadata: _Optional[_Mapping[str, str]] = ..., files: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[Artifact.Kind, str]] = ..., idempotency_key: _Optional[str] = ..., replace: bool = ..., metadata: _Optional[_Mapping[str, str]] = ..., files: _Optional[int] = ..., force: bool = ...) -> None: ...
 
 class UploadReply(_message.Message):
     __slots__ = ["artifact", "not_servable"]
