@@ -364,8 +364,8 @@ TEST_F(ReplayTest, AReplaySaysWhichRunsItIsOf) {
   EXPECT_THAT(replay.runs(), ElementsAre("tiny@2"));
   EXPECT_THAT(replay.job_ids(), ElementsAre(second));
   ASSERT_EQ(Look(Start(Evaluations("tiny@*")), &replay), grpc::StatusCode::OK);
-  EXPECT_THAT(replay.runs(), ElementsAre("tiny@2", "tiny@1"));
-  EXPECT_THAT(replay.job_ids(), ElementsAre(second, first));
+  EXPECT_THAT(replay.runs(), ElementsAre("tiny@1", "tiny@2"));
+  EXPECT_THAT(replay.job_ids(), ElementsAre(first, second));
   EXPECT_EQ(Look("replay-0"), grpc::StatusCode::NOT_FOUND);
 }
 

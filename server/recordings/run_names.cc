@@ -163,7 +163,7 @@ absl::StatusOr<std::vector<RunName>> RunNames::Find(absl::string_view run, RunVe
       const auto job = experiment->jobs.find(*versioned->version);
       if (job != experiment->jobs.end()) add(*job);
     } else if (is_version || versions == RunVersions::kAll) {
-      std::for_each(experiment->jobs.rbegin(), experiment->jobs.rend(), add);
+      std::for_each(experiment->jobs.begin(), experiment->jobs.end(), add);
     } else {
       add(*experiment->jobs.rbegin());
     }

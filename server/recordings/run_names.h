@@ -51,7 +51,7 @@ class RunNames {
   void Remove(const std::string& job_id);
 
   // Returns the runs that `run` names, of those that the caller may see: experiments in the order
-  // of their names, of each the newest version first; never none. A job's id goes before a name,
+  // of their names, of each in that of the versions; never none. A job's id goes before a name,
   // and "NAME@V" before an experiment that is called so. With kNewest a name without "*" means the
   // caller's own experiment, if there is one.
   //

@@ -46,10 +46,10 @@ TEST_F(RunNamesTest, ANameMeansTheNewestVersionOrAllOfThem) {
   Add("lm", 10, "job-3");
   Add("lm", 2, "job-2");
   EXPECT_THAT(*Find("lm"), ElementsAre("job-3"));
-  EXPECT_THAT(*Find("lm", RunVersions::kAll), ElementsAre("job-3", "job-2", "job-1"));
+  EXPECT_THAT(*Find("lm", RunVersions::kAll), ElementsAre("job-1", "job-2", "job-3"));
   EXPECT_THAT(*Find("lm@2"), ElementsAre("job-2"));
   EXPECT_THAT(*Find("lm@2", RunVersions::kAll), ElementsAre("job-2"));
-  EXPECT_THAT(*Find("lm@*"), ElementsAre("job-3", "job-2", "job-1"));
+  EXPECT_THAT(*Find("lm@*"), ElementsAre("job-1", "job-2", "job-3"));
   EXPECT_THAT(*Find("job-1"), ElementsAre("job-1"));
 }
 
@@ -59,10 +59,10 @@ TEST_F(RunNamesTest, APatternMeansEachExperimentThatMatches) {
   Add("lm-large", 1, "job-3");
   Add("digits", 1, "job-4");
   EXPECT_THAT(*Find("lm*"), ElementsAre("job-3", "job-2"));
-  EXPECT_THAT(*Find("lm*@*"), ElementsAre("job-3", "job-2", "job-1"));
+  EXPECT_THAT(*Find("lm*@*"), ElementsAre("job-3", "job-1", "job-2"));
   EXPECT_THAT(*Find("lm*@2"), ElementsAre("job-2"));
-  EXPECT_THAT(*Find("*", RunVersions::kAll), ElementsAre("job-4", "job-3", "job-2", "job-1"));
-  EXPECT_THAT(*Find("", RunVersions::kAll), ElementsAre("job-4", "job-3", "job-2", "job-1"));
+  EXPECT_THAT(*Find("*", RunVersions::kAll), ElementsAre("job-4", "job-3", "job-1", "job-2"));
+  EXPECT_THAT(*Find("", RunVersions::kAll), ElementsAre("job-4", "job-3", "job-1", "job-2"));
   EXPECT_TRUE(absl::IsNotFound(Find("x*").status()));
   EXPECT_TRUE(absl::IsInvalidArgument(Find("").status()));
 }
@@ -97,7 +97,7 @@ TEST_F(RunNamesTest, NobodySeesAnotherOwnersRuns) {
   Add("lm", 1, "job-2", "bob");
   Add("lm", 2, "job-3", "bob");
   EXPECT_THAT(*Find("lm", RunVersions::kNewest, "alice"), ElementsAre("job-1"));
-  EXPECT_THAT(*Find("lm@*", RunVersions::kNewest, "bob"), ElementsAre("job-3", "job-2"));
+  EXPECT_THAT(*Find("lm@*", RunVersions::kNewest, "bob"), ElementsAre("job-2", "job-3"));
   EXPECT_TRUE(absl::IsNotFound(Find("lm@2", RunVersions::kNewest, "alice").status()));
   const absl::Status hidden = Find("job-2", RunVersions::kNewest, "alice").status();
   EXPECT_TRUE(absl::IsNotFound(hidden)) << hidden;
