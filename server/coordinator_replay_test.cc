@@ -366,6 +366,9 @@ TEST_F(ReplayTest, AReplaySaysWhichRunsItIsOf) {
   ASSERT_EQ(Look(Start(Evaluations("tiny@*")), &replay), grpc::StatusCode::OK);
   EXPECT_THAT(replay.runs(), ElementsAre("tiny@1", "tiny@2"));
   EXPECT_THAT(replay.job_ids(), ElementsAre(first, second));
+  Start(Evaluations("tiny@1"));
+  EXPECT_THAT(List("tiny"), SizeIs(3)) << "of all versions";
+  EXPECT_THAT(List("tiny@2"), SizeIs(2));
   EXPECT_EQ(Look("replay-0"), grpc::StatusCode::NOT_FOUND);
 }
 

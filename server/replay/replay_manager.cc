@@ -247,7 +247,8 @@ absl::Status ReplayManager::List(const std::string& run, const Caller& caller,
                                  v1::ListReplaysReply* reply) const {
   std::optional<std::set<std::string>> jobs;
   if (!run.empty()) {
-    const absl::StatusOr<std::vector<std::string>> found = tools_.planner->Find(run, caller);
+    const absl::StatusOr<std::vector<std::string>> found =
+        tools_.planner->Find(run, caller, RunVersions::kAll);
     if (!found.ok()) return found.status();
     jobs.emplace(found->begin(), found->end());
   }

@@ -54,8 +54,8 @@ class ReplayManager : public JobDeletionListener {
   // Once it returns OK, the replay and its answers are gone. An interrupted deletion hides the
   // replay; a repetition, or the next start, completes it.
   absl::Status Delete(const std::string& replay_id);
-  // Those of the runs that `run` names (empty: all), of which the caller may see jobs and replays;
-  // the newest first.
+  // Those of the runs that `run` names (empty: all; "lm": all versions), of which the caller may
+  // see jobs and replays; the newest first.
   absl::Status List(const std::string& run, const Caller& caller,
                     v1::ListReplaysReply* reply) const;
   std::optional<std::string> OwnerOf(const std::string& replay_id) const;

@@ -116,9 +116,10 @@ std::string ReplayedRun::FolderOf(int64_t checkpoint) const {
 }
 
 absl::StatusOr<std::vector<std::string>> ReplayPlanner::Find(const std::string& run,
-                                                             const Caller& caller) const {
+                                                             const Caller& caller,
+                                                             RunVersions versions) const {
   if (run.empty()) return absl::InvalidArgumentError("run: must be given");
-  const absl::StatusOr<std::vector<RunName>> found = find_(run, RunVersions::kNewest, caller);
+  const absl::StatusOr<std::vector<RunName>> found = find_(run, versions, caller);
   if (!found.ok()) return found.status();
   std::vector<std::string> ids;
   for (const RunName& name : *found) ids.push_back(name.job_id);

@@ -87,7 +87,8 @@ class ReplayPlanner {
       : tools_(tools), jobs_(*jobs), find_(std::move(find)) {}
 
   // The jobs that `run` names. Errors as for RunNames::Find.
-  absl::StatusOr<std::vector<std::string>> Find(const std::string& run, const Caller& caller) const;
+  absl::StatusOr<std::vector<std::string>> Find(const std::string& run, const Caller& caller,
+                                                RunVersions versions = RunVersions::kNewest) const;
 
   // Errors as of the Replay service's Estimate.
   absl::StatusOr<PlannedReplay> Plan(const v1::ReplaySpec& spec,
