@@ -330,7 +330,10 @@ TEST_F(ReplayTest, ReplaysOfDeletedJobsAreForgotten) {
                                              Property(&v1::ReplayInfo::id, of_both)));
     EXPECT_EQ(Look(id), grpc::StatusCode::NOT_FOUND);
     EXPECT_THAT(Get(of_both).notes(), Contains(HasSubstr("tiny@1 was deleted")));
-    EXPECT_THAT(Get(of_both).runs(), UnorderedElementsAre("tiny@1", "other@1"));
+    EXPECT_THAT(Get(of_both).runs(), ElementsAre("other@1"));
+    EXPECT_THAT(Get(of_both).job_ids(), ElementsAre(kept));
+    EXPECT_EQ(Get(of_both).rows(), kSteps / 10 + 1) << "those that there are";
+    EXPECT_THAT(Get(of_both).segments(), Each(Property(&v1::ReplaySegment::job_id, kept)));
     EXPECT_THAT(Answers(of_both, "other"), SizeIs(kSteps / 10 + 1));
     EXPECT_THAT(FilesOf(id), SizeIs(0));
   };

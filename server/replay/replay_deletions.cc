@@ -98,13 +98,64 @@ absl::Status ReplayManager::BeforeDeletion(const std::string& job_id) {
   return absl::OkStatus();
 }
 
+std::optional<int64_t> ReplayManager::CountAnswers(const std::string& replay_id,
+                                                   const std::vector<std::string>& jobs,
+                                                   const std::string& but) const {
+  int64_t answers = 0;
+  for (const std::string& job : jobs) {
+    if (job == but) continue;
+    const absl::StatusOr<std::vector<AnswerChunk>> chunks = tools_.answers->List(job, replay_id);
+    if (!chunks.ok()) return std::nullopt;
+    for (const AnswerChunk& chunk : *chunks) {
+      const absl::StatusOr<v1::QueryHistoryReply> rows = tools_.answers->Read(job, chunk);
+      if (!rows.ok()) return std::nullopt;
+      answers += rows->rows_size();
+    }
+  }
+  return answers;
+}
+
+void ReplayManager::ForgetRun(const std::string& job_id, std::optional<int64_t> answers,
+                              v1::StoredReplay* replay) {
+  v1::ReplayInfo& info = *replay->mutable_info();
+  const auto& jobs = replay->job_ids();
+  const auto at = std::find(jobs.begin(), jobs.end(), job_id) - jobs.begin();
+  if (at == jobs.size()) return;
+  const std::string run = info.runs(static_cast<int>(at));
+  info.add_notes(absl::StrCat(run, " was deleted, and the answers of it with it"));
+  replay->mutable_job_ids()->erase(replay->mutable_job_ids()->begin() + at);
+  *info.mutable_job_ids() = replay->job_ids();
+  info.mutable_runs()->erase(info.mutable_runs()->begin() + at);
+  auto& segments = *info.mutable_segments();
+  segments.erase(
+      std::remove_if(segments.begin(), segments.end(),
+                     [&](const v1::ReplaySegment& segment) { return segment.job_id() == job_id; }),
+      segments.end());
+  if (answers.has_value()) {
+    info.set_rows(*answers);
+  } else {
+    info.add_notes("the answers that are left could not be counted: the number is that of before");
+  }
+}
+
 void ReplayManager::AfterDeletion(const std::string& job_id, bool deleted) {
+  std::map<std::string, std::vector<std::string>> of_more;  // jobs by replay
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!deleted) {
+      gone_jobs_.erase(job_id);
+      return;
+    }
+    for (const auto& [id, entry] : replays_) {
+      const auto& jobs = entry.stored.job_ids();
+      const bool reads = std::find(jobs.begin(), jobs.end(), job_id) != jobs.end();
+      if (reads && jobs.size() > 1) of_more[id] = {jobs.begin(), jobs.end()};
+    }
+  }
+  std::map<std::string, std::optional<int64_t>> left;  // answers, which may be many to read
+  for (const auto& [id, jobs] : of_more) left[id] = CountAnswers(id, jobs, job_id);
   std::vector<std::shared_ptr<RunningReplay>> ended;  // joined without the lock
   absl::MutexLock lock(&mutex_);
-  if (!deleted) {
-    gone_jobs_.erase(job_id);
-    return;
-  }
   for (auto it = replays_.begin(); it != replays_.end();) {
     v1::StoredReplay& replay = it->second.stored;
     const std::string id = it->first;
@@ -120,9 +171,8 @@ void ReplayManager::AfterDeletion(const std::string& job_id, bool deleted) {
       ended.push_back(std::move(it->second.running));
       it = replays_.erase(it);
     } else {
-      const std::string& run = replay.info().runs(static_cast<int>(found - jobs.begin()));
-      replay.mutable_info()->add_notes(
-          absl::StrCat(run, " was deleted, and the answers of it with it"));
+      const auto counted = left.find(id);
+      ForgetRun(job_id, counted != left.end() ? counted->second : std::nullopt, &replay);
       ++it->second.version;
       status = records_.Put(replay);
       ++it;

@@ -52,6 +52,18 @@ absl::Status ReplayManager::LoadStored(std::vector<v1::StoredReplay>* marked) {
       marked->push_back(replay);
     }
     if (replay.info().runs().empty()) NameRuns(&replay);
+    // A deletion that was interrupted before the replay was told.
+    if (IsReplayOver(replay.info().state()) && !replay.deleted()) {
+      const std::vector<std::string> jobs(replay.job_ids().begin(), replay.job_ids().end());
+      bool forgotten = false;
+      for (const std::string& job : jobs) {
+        if (tools_.planner->Find(job, Caller::Unrestricted()).ok()) continue;
+        forgotten = true;
+        ForgetRun(job, CountAnswers(id, jobs, job), &replay);
+      }
+      absl::Status put = forgotten ? records_.Put(replay) : absl::OkStatus();
+      if (!put.ok()) return put;
+    }
     replays_[id].stored = std::move(replay);
     if (!IsReplayOver(replays_[id].stored.info().state())) Run(id, nullptr);
   }

@@ -61,7 +61,7 @@ class ReplayManager : public JobDeletionListener {
   std::optional<std::string> OwnerOf(const std::string& replay_id) const;
 
   // Refuses it while a replay reads the job's recording. Replays of deleted jobs only are
-  // forgotten.
+  // forgotten; those of others, too, lose what they have of the job.
   absl::Status BeforeDeletion(const std::string& job_id) override;
   void AfterDeletion(const std::string& job_id, bool deleted) override;
 
@@ -89,6 +89,13 @@ class ReplayManager : public JobDeletionListener {
   absl::Status LoadStored(std::vector<v1::StoredReplay>* marked);
   // Whether all jobs that it has replayed are deleted.
   bool HasNoJob(const v1::StoredReplay& replay) const;
+  // Answers that are stored of a replay of these jobs but one. Where they cannot be read, none.
+  std::optional<int64_t> CountAnswers(const std::string& replay_id,
+                                      const std::vector<std::string>& jobs,
+                                      const std::string& but) const;
+  // Removes a deleted job's run from a replay that is over; `answers` are left.
+  static void ForgetRun(const std::string& job_id, std::optional<int64_t> answers,
+                        v1::StoredReplay* replay);
   // Names the runs of a replay that an earlier version has stored.
   void NameRuns(v1::StoredReplay* replay) const;
   // Sends chunks of answers that `sent` lacks.
