@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/version.h"
@@ -155,13 +156,15 @@ absl::Status CheckpointEvaluations::Load(const std::string& checkpoint) {
     ranks_ = *std::move(ranks);
   }
   const bool initial = checkpoint.empty() && !prepared.init_folder.has_value();
+  const std::string folder = absl::StrCat(kCheckpointsFolder, "/", name);
+  absl::Cleanup remove = [&] { tools_.data_folder->Delete(folder).IgnoreError(); };
   absl::StatusOr<StoredValues> stored = StoredValues::Write(
-      *tools_.data_folder, absl::StrCat(kCheckpointsFolder, "/", name, "/values"), task_.job_id,
-      prepared.graph, initial ? prepared.initial_values : std::vector<InitialValue>());
+      *tools_.data_folder, absl::StrCat(folder, "/values"), task_.job_id, prepared.graph,
+      initial ? prepared.initial_values : std::vector<InitialValue>());
   if (!stored.ok()) return stored.status();
   absl::StatusOr<std::vector<v1::LoadProgramReply>> loaded =
       ranks_->Load(Requests(checkpoint, stored->folder()));
-  stored->Remove();
+  std::move(remove).Invoke();
   if (!loaded.ok()) return loaded.status();
   const absl::Time end = absl::Now();
   lease_end_ = end + std::max(task_.lease, kLeaseOfLoading * (end - begin));

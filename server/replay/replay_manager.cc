@@ -7,11 +7,14 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/random_id.h"
 #include "base/sha256.h"
 #include "server/store/idempotency.h"
+#include "storage/data_folder_names.h"
 
 namespace espalier {
 namespace {
@@ -80,7 +83,21 @@ void ReplayManager::NameRuns(v1::StoredReplay* replay) const {
   }
 }
 
+void ReplayManager::RemoveLeftFolders() const {
+  CheckpointStore& store = *tools_.attempts->data_folder;
+  const absl::StatusOr<std::vector<ObjectReader::Object>> objects = store.List(kCheckpointsFolder);
+  if (!objects.ok()) return;
+  std::set<std::string> left;
+  for (const ObjectReader::Object& object : *objects) {
+    const std::vector<std::string> parts = absl::StrSplit(object.name, '/');
+    if (!absl::StrContains(parts[1], "@replay-")) continue;  // ReplayRanks::Name
+    left.insert(absl::StrCat(parts[0], "/", parts[1]));
+  }
+  for (const std::string& folder : left) store.Delete(folder).IgnoreError();
+}
+
 absl::Status ReplayManager::Start() {
+  RemoveLeftFolders();
   std::vector<v1::StoredReplay> marked;
   if (absl::Status s = LoadStored(&marked); !s.ok()) return s;
   for (const v1::StoredReplay& replay : marked) {

@@ -86,6 +86,8 @@ class ReplayManager : public JobDeletionListener {
   const Entry* Find(const std::string& id) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Completes the deletion of a replay that is marked as deleted.
   absl::Status RemoveMarked(const v1::StoredReplay& replay) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Removes initial values that segments of an earlier coordinator have left.
+  void RemoveLeftFolders() const;
   absl::Status LoadStored(std::vector<v1::StoredReplay>* marked);
   // Whether all jobs that it has replayed are deleted.
   bool HasNoJob(const v1::StoredReplay& replay) const;

@@ -104,14 +104,15 @@ absl::Status SegmentRunner::Run(std::optional<int64_t> first_hashed) {
     ranks_.reset();
   };
   const bool initial = task_.checkpoint.empty() && !prepared.init_folder.has_value();
+  const std::string folder = absl::StrCat(kCheckpointsFolder, "/", task_.name);
+  absl::Cleanup remove = [&] { tools_.data_folder->Delete(folder).IgnoreError(); };
   absl::StatusOr<StoredValues> stored = StoredValues::Write(
-      *tools_.data_folder, absl::StrCat(kCheckpointsFolder, "/", task_.name, "/values"),
-      task_.job_id, prepared.graph,
+      *tools_.data_folder, absl::StrCat(folder, "/values"), task_.job_id, prepared.graph,
       initial ? prepared.initial_values : std::vector<InitialValue>());
   if (!stored.ok()) return stored.status();
   absl::StatusOr<std::vector<v1::LoadProgramReply>> loaded =
       ranks_->Load(Requests(stored->folder(), checkpoint.has_value() ? checkpoint->folder() : ""));
-  stored->Remove();
+  std::move(remove).Invoke();
   checkpoint.reset();
   if (!loaded.ok()) return loaded.status();
   if (absl::Status s = observer_->OnLoaded(*loaded); !s.ok()) return s;
