@@ -43,6 +43,15 @@ absl::Status CheckFragmentName(const std::string& name) {
                                                  " this name"));
 }
 
+// The name that a user gives: as bare names of probes are, so that history can be asked for it.
+absl::Status CheckGivenName(const std::string& name) {
+  constexpr char kNot[] = " ,()'\"";
+  if (name.find_first_of(kNot) == std::string::npos) return CheckFragmentName(name);
+  return absl::InvalidArgumentError(
+      absl::StrCat("its name has one of the characters space , ( ) ' \"; accepted: a name without "
+                   "them, as the answers are asked for by it"));
+}
+
 double BytesOf(const TensorType& type) {
   double elements = 1;
   for (const int64_t extent : type.dims) elements *= static_cast<double>(extent);
@@ -233,7 +242,7 @@ absl::StatusOr<std::vector<GraphFragment>> ParseFragments(
   for (const v1::ReplayGraph& message : graphs) {
     GraphFragment& fragment = fragments.emplace_back();
     fragment.name = message.name();
-    absl::Status status = CheckFragmentName(fragment.name);
+    absl::Status status = CheckGivenName(fragment.name);
     if (status.ok() && !names.insert(fragment.name).second) {
       status = absl::InvalidArgumentError("another graph has this name, too");
     }

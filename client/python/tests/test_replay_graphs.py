@@ -164,7 +164,7 @@ def test_evaluations_answer_them_without_padding(daemon, workers, tmp_path):
     replay = daemon.replay(name, log=log, graphs=asked, at="checkpoints", evaluate="holdout")
     record = replay.wait(verbose=0)
     rows = replay.rows()
-    assert len(rows) == record.rows
+    assert len(rows) == record.answers
     found = {label: by_step(rows, label) for label in {row.label for row in rows}}
     assert sorted(found["evaluation.logits.top"]) == [0, 8, 16, 24]
     for step, logits in found["evaluation.linear_1.y"].items():
@@ -182,7 +182,7 @@ def test_evaluations_answer_them_without_padding(daemon, workers, tmp_path):
         norms = np.linalg.norm(found["param(w1)"][step], axis=1)
         np.testing.assert_allclose(found["rows"][step], norms, rtol=1e-5)
     estimate = daemon.estimate_replay(name, log=log, graphs=asked, at="checkpoints", evaluate="holdout")
-    assert estimate.rows == record.rows
+    assert estimate.rows == record.answers
     # Of other examples, from a graph in a file; one that fixes the size of a batch leaves the last one out.
     other = daemon.upload(examples(40, seed=5), name=f"others-{workers}")
     onnx.save(hits(), tmp_path / "hits.onnx")
@@ -294,7 +294,7 @@ def test_what_cannot_be_evaluated_is_refused_with_what_is_accepted(daemon, train
     ):
         with pytest.raises(errors.EspalierError, match=re.escape(says)):
             daemon.replay("graphs", graphs={"a": given})
-    for name in ("loss", "w1", "", "a*"):
+    for name in ("loss", "w1", "", "a*", "a b(", "a b", "norm(a", "a,b", "a'"):
         with pytest.raises(errors.InvalidArgument, match=r"accepted|another one"):
             daemon.estimate_replay("graphs", graphs={name: cosine()})
     assert len(daemon.replays("graphs")) == len([r for r in daemon.replays("graphs") if r.state == "succeeded"])
