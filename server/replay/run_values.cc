@@ -133,6 +133,15 @@ std::vector<std::string> AddFound(const ProgramQuestions& found,
   return lacking;
 }
 
+// As ParseProbe; "state(NAME)" means all slots.
+absl::StatusOr<ProbeExpression> ParsePattern(const std::string& pattern) {
+  absl::StatusOr<ProbeExpression> probe = ParseProbe(pattern);
+  if (probe.ok() || !absl::EndsWith(pattern, ")")) return probe;
+  const absl::string_view open = absl::string_view(pattern).substr(0, pattern.size() - 1);
+  absl::StatusOr<ProbeExpression> slots = ParseProbe(absl::StrCat(open, ", ", kAnyName, ")"));
+  return slots.ok() && slots->targets[0].kind == ProbeTarget::kState ? slots : probe;
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<v1::RunValue>> ValuesOfPrograms(const OpRegistry& registry,
@@ -191,7 +200,7 @@ absl::Status KeepMatching(const std::string& pattern, std::vector<v1::RunValue>*
   values->clear();
   std::vector<ProbeTarget> targets;  // none: names of any kind
   if (absl::StrContains(pattern, '(')) {
-    absl::StatusOr<ProbeExpression> probe = ParseProbe(pattern);
+    absl::StatusOr<ProbeExpression> probe = ParsePattern(pattern);
     if (!probe.ok()) {
       return absl::Status(probe.status().code(),
                           absl::StrCat("pattern: ", probe.status().message()));

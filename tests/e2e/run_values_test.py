@@ -113,6 +113,7 @@ class RunValuesTest(unittest.TestCase):
             "grad(*norm*)": lambda value: value["gradient"] and "norm" in value["name"],
             "update(*)": lambda value: value["update"],
             "state(*, adam_v)": lambda value: value["kind"] == "OPTIMIZER_STATE" and value["slot"] == "adam_v",
+            "state(*)": lambda value: value["kind"] == "OPTIMIZER_STATE",
             "value(layers.0.*)": lambda value: value["kind"] == "VALUE" and value["name"].startswith("layers.0."),
         }.items():
             self.assertEqual(logs(self.values("one", pattern)), logs(filter(wanted, everything)), pattern)
