@@ -105,9 +105,10 @@ absl::Status ShowRun(Context& context, Client* client, const std::string& name) 
       << " is " << Printable(job.id()) << ": " << StateName(job.state()) << ", step "
       << job.steps_done() << " of " << job.total_steps() << "\n";
   if (run->has_losses()) {
+    const int64_t done = run->losses().best_step() + 1;
     out << "loss " << FormatLoss(run->losses().first()) << " at first, "
-        << FormatLoss(run->losses().last()) << " at last, " << FormatLoss(run->losses().best())
-        << " after step " << run->losses().best_step() << "\n";
+        << FormatLoss(run->losses().last()) << " at last, best " << FormatLoss(run->losses().best())
+        << " after " << done << (done == 1 ? " step" : " steps") << "\n";
   }
   out << RenderRunFacts(*run, context.terminal());
   for (const v1::RecordedAttempt& attempt : run->attempts()) {

@@ -101,7 +101,7 @@ class RunInfo(Info, Generic[J]):
 
     @property
     def best_step(self) -> int | None:
-        """The step that had the smallest loss."""
+        """The step that had the smallest loss; the first step is 0."""
         return self.record.losses.best_step if self.record.HasField("losses") else None
 
     @property
