@@ -54,7 +54,14 @@ absl::Status ListRuns(Context& context, Client* client, const std::string& name)
   if (context.json()) {
     nlohmann::ordered_json json;
     json["runs"] = nlohmann::ordered_json::array();
-    for (const v1::Recording& run : *runs) json["runs"].push_back(ToJson(run));
+    for (const v1::Recording& run : *runs) {
+      nlohmann::ordered_json listed = ToJson(run);
+      // Only `runs get` has these: empty they would contradict the counts.
+      for (const char* field : {"attempts", "checkpoints"}) {
+        if (listed[field].empty()) listed.erase(field);
+      }
+      json["runs"].push_back(std::move(listed));
+    }
     context.Document(json);
     return absl::OkStatus();
   }

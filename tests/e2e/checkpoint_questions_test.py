@@ -13,6 +13,8 @@ from cluster import DATA, Cluster, read  # noqa: E402
 
 MODEL = ["--model=llama:hidden=64,layers=2,heads=4,kv_heads=2,intermediate=128,positions=64", "--sequence-length=32",
          "-b", "16", "--lr=3e-3", "--seed=5", "--holdout=0.1", "--record=every:10"]
+DIGITS = [f"--onnx={DATA}/digits_cnn.onnx", f"--dataset={DATA}/digits.npz", "--input", "labels=y", "-b", "64",
+          "--holdout=0.2", "--record=every:10", "--max-devices=1"]
 STEPS = 40
 
 
@@ -37,7 +39,8 @@ class CheckpointQuestionsTest(unittest.TestCase):
         text = os.path.join(DATA, "genesis.txt")
         cls.jobs = {name: cls.cluster.train(*MODEL, "-d", text, f"--steps={STEPS}", f"--name={name}", *flags)
                     for name, flags in (("one", ["--max-devices=1"]), ("two", ["--only-data-parallel"]))}
-        for job in cls.jobs.values():
+        cls.digits = cls.cluster.train(*DIGITS, f"--steps={STEPS}", "--name=digits")
+        for job in (*cls.jobs.values(), cls.digits):
             assert cls.cluster.wait_for_job(job)["state"].upper() == "SUCCEEDED"
 
     def ask(self, run, *flags):
@@ -77,6 +80,13 @@ class CheckpointQuestionsTest(unittest.TestCase):
             self.assertEqual(losses[STEPS], self.cluster.job(job)[0]["evaluation"]["loss"])
             self.assertLess(losses[STEPS], losses[10])
             self.assertIn(("param(model.norm.weight)", "norm"), answers)
+
+    def test_a_run_is_told_by_the_steps_that_were_done(self):
+        run = self.cluster.run("runs", "get", "digits")
+        best = run["losses"]["best_step"] + 1
+        self.assertRegex(self.cluster.cli("runs", "get", "digits").stdout, rf"best [0-9.e-]+ after {best} steps\n")
+        listed, = self.cluster.run("runs", "digits")["runs"]
+        self.assertEqual((listed["all_checkpoints"], listed.keys() & {"attempts", "checkpoints"}), (STEPS // 10, set()))
 
     def test_confusion_matrices_count_every_example_once(self):
         answers, replay = self.ask("one", "--evaluate=holdout", "--log=confusion(lm_head, batch(targets))",
