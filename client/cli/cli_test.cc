@@ -40,6 +40,12 @@ TEST_F(CliTest, TrainSubmitsWhatTheFlagsSayAndEndsWithTheJob) {
 }
 
 TEST_F(CliTest, TrainShowsPlanLossAndWhatWasMeasured) {
+  fake_.state()->submit_status =
+      absl::InvalidArgumentError("spec.output_model: artifact name 'a b': 1 to 128 characters");
+  EXPECT_EQ(Run({"train", "--model=llama:tiny", "-d", home_ + "/text.txt", "--name=a b"}),
+            kExitFailed);
+  EXPECT_THAT(err_.str(), HasSubstr("--name: artifact name 'a b'"));
+  fake_.state()->submit_status = absl::OkStatus();
   EXPECT_EQ(Run({"train", "--model=llama:tiny", "-d", home_ + "/text.txt", "--steps=3", "-p", "1"}),
             kExitOk)
       << err_.str();

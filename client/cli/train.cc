@@ -3,6 +3,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "client/cli/command.h"
 #include "client/cli/dataset_files.h"
@@ -185,6 +186,11 @@ absl::Status RunTrain(Context& context) {
   const absl::Status filled = FillInputs(flags, UploadOnce(context, *client), &*model, &spec);
   if (!filled.ok()) return filled;
   auto submitted = (*client)->Submit(spec);
+  constexpr char kNameField[] = "spec.output_model: ";
+  if (absl::StartsWith(submitted.status().message(), kNameField)) {
+    return absl::Status(submitted.status().code(), absl::StrReplaceAll(submitted.status().message(),
+                                                                       {{kNameField, "--name: "}}));
+  }
   if (!submitted.ok()) return submitted.status();
   const std::string& job_id = submitted->job_id();
 

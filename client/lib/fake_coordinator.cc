@@ -43,6 +43,7 @@ class FakeTraining : public v1::Training::Service {
                                     ? ""
                                     : std::string(found->second.data(), found->second.size()));
     s_.submits.push_back(*request);
+    if (!s_.submit_status.ok()) return ToGrpc(s_.submit_status);
     reply->set_job_id(s_.job.id());
     *reply->mutable_trained() = s_.dry_run.trained();
     *reply->mutable_notes() = s_.dry_run.notes();

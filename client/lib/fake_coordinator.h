@@ -34,6 +34,7 @@ struct FakeState {
   std::string exported;
   v1::ClusterStatusReply status;
   v1::ServedModel served;
+  absl::Status submit_status;
   absl::Status serve_status, delete_status;   // of Serve and of the deletion of artifacts
   std::vector<v1::GenerateReply> replies;     // without speculation
   std::vector<v1::GenerateReply> speculated;  // with SPECULATION_ON
