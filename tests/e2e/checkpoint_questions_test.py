@@ -88,6 +88,14 @@ class CheckpointQuestionsTest(unittest.TestCase):
         listed, = self.cluster.run("runs", "digits")["runs"]
         self.assertEqual((listed["all_checkpoints"], listed.keys() & {"attempts", "checkpoints"}), (STEPS // 10, set()))
 
+    def test_an_uploaded_dataset_is_evaluated_by_its_name(self):
+        self.cluster.cli("models", "upload", "by-name", os.path.join(DATA, "digits.npz"))
+        answers, replay = self.ask("digits", "--evaluate=by-name", f"--steps={STEPS}")
+        self.assertEqual(replay["state"], "REPLAY_SUCCEEDED", replay)
+        self.assertIn(("evaluation[by-name].loss", ""), answers)
+        done = self.cluster.cli("replay", "digits", "--at=checkpoints", "--evaluate=by-nobody", check=False)
+        self.assertIn("no dataset of that name is uploaded", done.stderr)
+
     def test_confusion_matrices_count_every_example_once(self):
         answers, replay = self.ask("one", "--evaluate=holdout", "--log=confusion(lm_head, batch(targets))",
                                    "--log=histogram(lm_head, 4, -1e9, 1e9)")

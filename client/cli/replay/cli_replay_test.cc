@@ -142,5 +142,13 @@ TEST_F(CliReplayTest, WhatRecordedRunsNeedIsDeletedOnlyByForce) {
   EXPECT_EQ(Run({"models", "--force"}), kExitUsage);
 }
 
+TEST_F(CliReplayTest, AnUploadedDatasetIsEvaluatedByItsName) {
+  fake_.state()->artifacts["other"].set_name("other");
+  fake_.state()->artifacts["other"].set_kind(v1::Artifact::DATASET);
+  EXPECT_EQ(Run({"replay", "lm", "--at=checkpoints", "--evaluate=" + home_ + "/none.txt"}),
+            kExitUsage);
+  EXPECT_THAT(err_.str(), HasSubstr("no dataset of that name is uploaded"));
+}
+
 }  // namespace
 }  // namespace espalier

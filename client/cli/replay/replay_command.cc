@@ -1,5 +1,7 @@
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -69,12 +71,35 @@ absl::StatusOr<v1::ReplaySpec> ReplaySpecOf(const Context& context, const std::s
   return spec;
 }
 
-// A dataset to evaluate, after its upload.
+// Whether a dataset of this name is uploaded.
+absl::StatusOr<bool> IsDataset(Client* client, const std::string& name) {
+  if (absl::StrContains(name, '*')) return false;
+  v1::ListArtifactsRequest request;
+  request.set_name(name);
+  request.add_kinds(v1::Artifact::DATASET);
+  const absl::StatusOr<v1::ListArtifactsReply> found = client->ListArtifacts(request, 1);
+  if (!found.ok()) return found.status();
+  return found->artifacts_size() > 0 && found->artifacts(0).name() == name;
+}
+
+// A dataset to evaluate: a file, after its upload, or one that is uploaded.
 absl::Status FillEvaluated(Context& context, Client* client, v1::ReplaySpec* spec) {
   const std::string given = context.flags().Text("evaluate");
   if (given.empty() || given == kHoldout) return absl::OkStatus();
   if (absl::StartsWith(given, "artifact:") || absl::StartsWith(given, "s3://")) {
     spec->mutable_evaluate()->set_uri(given);
+    return absl::OkStatus();
+  }
+  std::error_code error;
+  if (!std::filesystem::exists(given, error)) {
+    const absl::StatusOr<bool> uploaded = IsDataset(client, given);
+    if (!uploaded.ok()) return uploaded.status();
+    if (!*uploaded) {
+      return UsageError(absl::StrCat("--evaluate is \"", Printable(given),
+                                     "\": there is no such file, and no dataset of that name is "
+                                     "uploaded (espalier models --kind=dataset)"));
+    }
+    spec->mutable_evaluate()->set_uri(absl::StrCat("artifact:", given));
     return absl::OkStatus();
   }
   const absl::StatusOr<std::string> name =
@@ -217,7 +242,8 @@ Command ReplayCommand() {
               "only at steps that have a checkpoint, without training: param(...), state(...), and "
               "values of an evaluation"},
              {"evaluate", FlagType::kText, "FILE",
-              "at checkpoints: evaluate these examples, or those that the job kept apart: holdout"},
+              "at checkpoints: evaluate these examples, a file or an uploaded dataset by its name, "
+              "or those that the job kept apart: holdout"},
              {"estimate", FlagType::kSwitch, "", "only say what it would take"},
              {"detach", FlagType::kSwitch, "", "start it, and do not wait"}};
   c.examples = {
