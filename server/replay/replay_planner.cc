@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/recordings/spool.h"
@@ -297,6 +298,21 @@ absl::Status ReplayPlanner::AddTraining(const v1::ReplaySpec& spec, ReplayedRun*
   return absl::OkStatus();
 }
 
+namespace {
+
+// What to ask instead of inputs of the model that read columns of other names.
+std::string ColumnsMeant(const v1::TrainingSpec& spec, absl::string_view probe) {
+  std::string text;
+  for (const auto& [input, column] : spec.dataset().columns()) {
+    if (!absl::StrContains(probe, absl::StrCat("batch(", input, ")"))) continue;
+    absl::StrAppend(&text, "; the model's input '", input, "' reads the column '", column,
+                    "': batch(", column, ")");
+  }
+  return text;
+}
+
+}  // namespace
+
 absl::StatusOr<PlannedReplay> ReplayPlanner::Plan(const v1::ReplaySpec& spec,
                                                   const std::vector<std::string>& job_ids) const {
   if (absl::Status s = CheckReplaySpec(spec); !s.ok()) return s;
@@ -332,8 +348,9 @@ absl::StatusOr<PlannedReplay> ReplayPlanner::Plan(const v1::ReplaySpec& spec,
   for (const GraphFragment& fragment : totals.asked.fragments) names.insert(fragment.name);
   for (const auto& [name, why] : totals.lacking) {
     if (!names.contains(name) || totals.known.contains(name)) continue;
-    return absl::Status(why.code(),
-                        absl::StrCat(why.message(), WhereNamesAre(planned.runs[0].name())));
+    const ReplayedRun& run = planned.runs[0];
+    return absl::Status(why.code(), absl::StrCat(why.message(), ColumnsMeant(run.spec, name),
+                                                 WhereNamesAre(run.name())));
   }
   estimate.set_loading_seconds(totals.loading / totals.most_workers);
   estimate.set_seconds(std::max(totals.longest, totals.seconds / totals.most_workers));

@@ -96,6 +96,12 @@ class CheckpointQuestionsTest(unittest.TestCase):
         done = self.cluster.cli("replay", "digits", "--at=checkpoints", "--evaluate=by-nobody", check=False)
         self.assertIn("no dataset of that name is uploaded", done.stderr)
 
+    def test_an_input_of_another_name_is_told_by_its_column(self):
+        done = self.cluster.cli("replay", "digits", "--at=checkpoints", "--evaluate=holdout",
+                                "--log=confusion(logits, batch(labels))", "--estimate", check=False)
+        self.assertEqual(done.returncode, 4)
+        self.assertIn("'labels' reads the column 'y': batch(y)", done.stderr)
+
     def test_confusion_matrices_count_every_example_once(self):
         answers, replay = self.ask("one", "--evaluate=holdout", "--log=confusion(lm_head, batch(targets))",
                                    "--log=histogram(lm_head, 4, -1e9, 1e9)")

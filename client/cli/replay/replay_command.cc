@@ -258,7 +258,7 @@ Command ReplayCommand() {
        "espalier replay lm --at=checkpoints --log='norm(param(*))'"},
       {"confusion matrices over time",
        "espalier replay digits --at=checkpoints --evaluate=holdout "
-       "--log='confusion(logits, batch(labels))'"},
+       "--log='confusion(logits, batch(y))'"},
       {"say what it would take", "espalier replay 'lm*' --log='norm(grad(*))' --estimate"},
       {"say what a replay was asked, and how it ended", "espalier replay get replay-0123456789ab"}};
   c.run = RunReplay;
