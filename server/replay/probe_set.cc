@@ -3,6 +3,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "ops/graph/name_pattern.h"
 #include "ops/probe/reduce.h"
@@ -47,6 +48,9 @@ std::vector<ProbeTarget> MatchingTargets(const ProbeTarget& target, const ProbeP
   const auto add = [&](const std::set<std::string>& names) {
     for (const std::string& name : names) {
       if (!MatchesPattern(target.name, name)) continue;
+      const bool internal = absl::StartsWith(name, kInternalNames);
+      const bool asked = absl::StartsWith(target.name, kInternalNames);
+      if (target.kind == ProbeTarget::kBatch && internal && !asked) continue;
       ProbeTarget one = target;
       one.name = name;
       if (target.kind != ProbeTarget::kState) {

@@ -31,6 +31,10 @@ struct FoundProbes {
   std::vector<std::pair<std::string, absl::Status>> lacking;
 };
 
+// Begins names that the coordinator gives, such as that of the column of example weights. Of
+// columns, a wildcard means them only if it begins with this, too.
+inline constexpr char kInternalNames[] = "espalier.";
+
 // The names that a target with wildcards may mean, of those that there are: of values before those
 // of outputs, which are values, too.
 std::vector<ProbeTarget> MatchingTargets(const ProbeTarget& target, const ProbePoints& points);

@@ -12,13 +12,13 @@
 #include "ops/graph/graph_proto.h"
 #include "ops/graph/name_pattern.h"
 #include "ops/probe/expression.h"
+#include "server/replay/probe_set.h"
 #include "server/replay/program_questions.h"
 
 namespace espalier {
 namespace {
 
 constexpr char kAnyName[] = "*";
-constexpr char kInternalNames[] = "espalier.";  // begins them
 
 v1::RunValue::Kind KindOf(ProbeTarget::Kind kind) {
   switch (kind) {

@@ -102,6 +102,13 @@ class CheckpointQuestionsTest(unittest.TestCase):
         self.assertEqual(done.returncode, 4)
         self.assertIn("'labels' reads the column 'y': batch(y)", done.stderr)
 
+    def test_wildcards_leave_out_the_columns_that_espalier_adds(self):
+        done = self.cluster.cli("replay", "digits", "--log=batch(*)", "--steps=0", "--json")
+        rows = [line for line in map(json.loads, done.stdout.splitlines()) if "step" in line]
+        self.assertEqual({row["name"] for row in rows}, {"batch(x)", "batch(y)"})
+        folder = os.path.join(self.cluster.folder, "data", "checkpoints")
+        self.assertEqual([name for name in os.listdir(folder) if "@replay-" in name], [], "a segment leaves nothing")
+
     def test_confusion_matrices_count_every_example_once(self):
         answers, replay = self.ask("one", "--evaluate=holdout", "--log=confusion(lm_head, batch(targets))",
                                    "--log=histogram(lm_head, 4, -1e9, 1e9)")
