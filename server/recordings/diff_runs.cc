@@ -192,7 +192,7 @@ void CompareLosses(const std::vector<RecordedLoss>& a, const std::vector<Recorde
     if (reply->first_different_step() < 0 && !SameBits(a[i].loss, b[j].loss)) {
       reply->set_first_different_step(a[i].step);
       const auto exact = [](double loss) { return absl::StrFormat("%.17g", loss); };
-      differences->Add("loss", exact(a[i].loss), exact(b[j].loss));
+      differences->Add("first different loss", exact(a[i].loss), exact(b[j].loss));
     }
     ++i;
     ++j;

@@ -99,7 +99,8 @@ TEST_F(DiffRunsTest, LossesAreComparedToTheBit) {
       Diff({{0, 1.0}, {1, loss}, {2, 0.5}, {4, 0.1}}, {{1, loss}, {2, 0.5}, {3, 7}, {4, next}});
   EXPECT_EQ(diff.common_steps(), 3);
   EXPECT_EQ(diff.first_different_step(), 4);
-  EXPECT_THAT(Texts(diff), ElementsAre("loss: 0.10000000000000001 | 0.10000000000000002"));
+  EXPECT_THAT(Texts(diff),
+              ElementsAre("first different loss: 0.10000000000000001 | 0.10000000000000002"));
   EXPECT_EQ(Diff({{0, std::nan("")}}, {{0, std::nan("")}}).first_different_step(), -1);
   EXPECT_EQ(Diff({{0, 0.0}}, {{0, -0.0}}).first_different_step(), 0);
 }
