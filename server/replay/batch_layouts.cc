@@ -1,5 +1,7 @@
 #include "server/replay/batch_layouts.h"
 
+#include "server/replay/find_value.h"
+
 namespace espalier {
 
 BatchLayouts::BatchLayouts(const OpRegistry& registry, const Graph& graph, int64_t size)
@@ -20,7 +22,7 @@ std::optional<Dims> BatchLayouts::Twice(const ProbeTarget& target, const Dims& d
     twice[0] *= 2;
     return twice;
   }
-  const ValueId value = graph_.FindValue(target.name);
+  const ValueId value = FindProbed(graph_, target.name);
   if (!known_ || value == kNoValue) return std::nullopt;
   return doubled_.value(value).type.dims;
 }

@@ -9,6 +9,7 @@
 #include "ops/probe/reduce.h"
 #include "ops/tensor/view.h"
 #include "server/replay/evaluate_nodes.h"
+#include "server/replay/find_value.h"
 #include "server/replay/source_rows.h"
 
 namespace espalier {
@@ -41,8 +42,7 @@ absl::Status DerivedValues::Differentiate(const OpRegistry& registry) {
 
 ValueId DerivedValues::Find(const ProbeTarget& target) const {
   if (target.kind != ProbeTarget::kValue && target.kind != ProbeTarget::kGrad) return kNoValue;
-  ValueId value = graph_.FindValue(target.name);
-  if (value == kNoValue) value = graph_.FindOutput(target.name);
+  const ValueId value = FindProbed(graph_, target.name);
   if (value == kNoValue || static_cast<size_t>(value) >= model_values_) return kNoValue;
   if (target.kind == ProbeTarget::kValue) return value;
   return gradient_.empty() ? kNoValue : gradient_[static_cast<size_t>(value)];
@@ -195,8 +195,8 @@ absl::StatusOr<DerivedValues> DerivedValues::Make(const OpRegistry& registry, Gr
     const ProbeExpression& probe = *asked;
     if (probe.reduction.kind == Reduction::kConfusion) {
       // A column of the dataset has the name of the graph's input.
-      const ValueId logits = graph.FindValue(probe.targets[0].name);
-      const ValueId labels = graph.FindValue(probe.targets[1].name);
+      const ValueId logits = FindProbed(graph, probe.targets[0].name);
+      const ValueId labels = FindProbed(graph, probe.targets[1].name);
       absl::Status s;
       if (logits != kNoValue && labels != kNoValue) {
         s = CheckConfusion(graph.value(logits).type, graph.value(labels).type);

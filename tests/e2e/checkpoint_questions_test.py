@@ -81,34 +81,6 @@ class CheckpointQuestionsTest(unittest.TestCase):
             self.assertLess(losses[STEPS], losses[10])
             self.assertIn(("param(model.norm.weight)", "norm"), answers)
 
-    def test_a_run_is_told_by_the_steps_that_were_done(self):
-        run = self.cluster.run("runs", "get", "digits")
-        best = run["losses"]["best_step"] + 1
-        self.assertRegex(self.cluster.cli("runs", "get", "digits").stdout, rf"best [0-9.e-]+ after {best} steps\n")
-        listed, = self.cluster.run("runs", "digits")["runs"]
-        self.assertEqual((listed["all_checkpoints"], listed.keys() & {"attempts", "checkpoints"}), (STEPS // 10, set()))
-
-    def test_an_uploaded_dataset_is_evaluated_by_its_name(self):
-        self.cluster.cli("models", "upload", "by-name", os.path.join(DATA, "digits.npz"))
-        answers, replay = self.ask("digits", "--evaluate=by-name", f"--steps={STEPS}")
-        self.assertEqual(replay["state"], "REPLAY_SUCCEEDED", replay)
-        self.assertIn(("evaluation[by-name].loss", ""), answers)
-        done = self.cluster.cli("replay", "digits", "--at=checkpoints", "--evaluate=by-nobody", check=False)
-        self.assertIn("no dataset of that name is uploaded", done.stderr)
-
-    def test_an_input_of_another_name_is_told_by_its_column(self):
-        done = self.cluster.cli("replay", "digits", "--at=checkpoints", "--evaluate=holdout",
-                                "--log=confusion(logits, batch(labels))", "--estimate", check=False)
-        self.assertEqual(done.returncode, 4)
-        self.assertIn("'labels' reads the column 'y': batch(y)", done.stderr)
-
-    def test_wildcards_leave_out_the_columns_that_espalier_adds(self):
-        done = self.cluster.cli("replay", "digits", "--log=batch(*)", "--steps=0", "--json")
-        rows = [line for line in map(json.loads, done.stdout.splitlines()) if "step" in line]
-        self.assertEqual({row["name"] for row in rows}, {"batch(x)", "batch(y)"})
-        folder = os.path.join(self.cluster.folder, "data", "checkpoints")
-        self.assertEqual([name for name in os.listdir(folder) if "@replay-" in name], [], "a segment leaves nothing")
-
     def test_confusion_matrices_count_every_example_once(self):
         answers, replay = self.ask("one", "--evaluate=holdout", "--log=confusion(lm_head, batch(targets))",
                                    "--log=histogram(lm_head, 4, -1e9, 1e9)")
@@ -123,6 +95,44 @@ class CheckpointQuestionsTest(unittest.TestCase):
             self.assertAlmostEqual(right / labels, answers["evaluation.accuracy", ""][steps], delta=1e-6)
         for histogram in answers["evaluation.lm_head", "histogram(4, -1e+09, 1e+09)"].values():
             self.assertEqual((sum(histogram["counts"]), histogram["outside"]), (256 * labels, 0))
+
+    def test_an_output_has_the_examples_of_the_value_that_it_is(self):
+        probes = {name: f"confusion({name}, batch(y))" for name in ("logits", "/10/Gemm")}
+        answers, replay = self.ask("digits", "--evaluate=holdout", *(f"--log={probe}" for probe in probes.values()))
+        self.assertEqual((replay["state"], replay["notes"]), ("REPLAY_SUCCEEDED", []))
+        examples = self.cluster.job(self.digits)[0]["evaluation_examples"]
+        self.assertNotEqual(examples % 64, 0, "the last batch has padding")
+        for steps, matrix in answers["evaluation.logits, batch(y)", "confusion"].items():
+            self.assertEqual(sum(matrix["values"]), examples)
+            self.assertEqual(matrix, answers["evaluation./10/Gemm, batch(y)", "confusion"][steps])
+
+    def test_a_run_is_told_by_the_steps_that_were_done(self):
+        run = self.cluster.run("runs", "get", "digits")
+        best = run["losses"]["best_step"] + 1
+        self.assertRegex(self.cluster.cli("runs", "get", "digits").stdout, rf"best [0-9.e-]+ after {best} steps\n")
+        listed, = self.cluster.run("runs", "digits")["runs"]
+        self.assertEqual((listed["all_checkpoints"], listed.keys() & {"attempts", "checkpoints"}), (STEPS // 10, set()))
+
+    def test_an_input_of_another_name_is_told_by_its_column(self):
+        done = self.cluster.cli("replay", "digits", "--at=checkpoints", "--evaluate=holdout",
+                                "--log=confusion(logits, batch(labels))", "--estimate", check=False)
+        self.assertEqual(done.returncode, 4)
+        self.assertIn("'labels' reads the column 'y': batch(y)", done.stderr)
+
+    def test_an_uploaded_dataset_is_evaluated_by_its_name(self):
+        self.cluster.cli("models", "upload", "by-name", os.path.join(DATA, "digits.npz"))
+        answers, replay = self.ask("digits", "--evaluate=by-name", f"--steps={STEPS}")
+        self.assertEqual(replay["state"], "REPLAY_SUCCEEDED", replay)
+        self.assertIn(("evaluation[by-name].loss", ""), answers)
+        done = self.cluster.cli("replay", "digits", "--at=checkpoints", "--evaluate=by-nobody", check=False)
+        self.assertIn("no dataset of that name is uploaded", done.stderr)
+
+    def test_wildcards_leave_out_the_columns_that_espalier_adds(self):
+        done = self.cluster.cli("replay", "digits", "--log=batch(*)", "--steps=0", "--json")
+        rows = [line for line in map(json.loads, done.stdout.splitlines()) if "step" in line]
+        self.assertEqual({row["name"] for row in rows}, {"batch(x)", "batch(y)"})
+        folder = os.path.join(self.cluster.folder, "data", "checkpoints")
+        self.assertEqual([name for name in os.listdir(folder) if "@replay-" in name], [], "a segment leaves nothing")
 
     def test_values_that_rewrites_removed_are_evaluated(self):
         """Fusion made silu(gate) * up one operator: no program has the silu."""
