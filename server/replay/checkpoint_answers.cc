@@ -152,6 +152,7 @@ absl::StatusOr<CheckpointAnswers> CheckpointAnswers::Make(
       if (named.empty()) {
         found.lacking.emplace_back(ToString(probe), names.NothingMatches(probe.targets[0]));
       }
+      std::erase_if(named, [&](const ProbeExpression& one) { return IsAmong(one, found); });
     } else {
       named.push_back(probe);
     }

@@ -122,6 +122,20 @@ void PlanTotals::AddDerived(const DerivedValues& derived, const std::string& run
                                   derived.values().size() == 1 ? "it" : "them", " from the plan"));
 }
 
+void PlanTotals::AddLeftOut(const std::set<std::string>& gradients, const std::string& run) {
+  if (gradients.empty()) return;
+  std::vector<std::string> named;
+  for (const std::string& gradient : gradients) {
+    if (named.size() < kNamesInNote) named.push_back(absl::StrCat("'", gradient, "'"));
+  }
+  const size_t more = gradients.size() - named.size();
+  estimate.add_notes(absl::StrCat(run, ": '*' leaves out ", absl::StrJoin(named, ", "),
+                                  more == 0 ? "" : absl::StrCat(" and ", more, " more"),
+                                  ": rewrites removed ", gradients.size() == 1 ? "it" : "them",
+                                  " from the plan; ask by name to compute ",
+                                  gradients.size() == 1 ? "it" : "them", " beside the program"));
+}
+
 void PlanTotals::AddNames(const std::vector<ProbeExpression>& asked, const FoundProbes& found,
                           const std::string& run) {
   v1::ReplayEstimate::Lacking names;

@@ -31,6 +31,8 @@ struct PlanTotals {
   void AddEvaluations(int64_t reported, const EvaluationProbes& probes, int64_t evaluations);
   // Notes which values of a run are computed again beside its programs.
   void AddDerived(const DerivedValues& derived, const std::string& run);
+  // Notes which gradients wildcards leave out (ProgramProbes.left_out).
+  void AddLeftOut(const std::set<std::string>& gradients, const std::string& run);
   // Takes note of what a run has and lacks of the probes that were looked up.
   void AddNames(const std::vector<ProbeExpression>& asked, const FoundProbes& found,
                 const std::string& run);

@@ -1,5 +1,6 @@
 #include "server/replay/probe_set.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -71,6 +72,13 @@ std::vector<ProbeTarget> MatchingTargets(const ProbeTarget& target, const ProbeP
       break;
     case ProbeTarget::kGrad:
       add(points.gradients());
+      if (found.empty()) {
+        std::set<std::string> outputs;
+        for (const auto& [output, value] : points.outputs()) {
+          if (points.gradients().contains(value)) outputs.insert(output);
+        }
+        add(outputs);
+      }
       break;
     case ProbeTarget::kParam:
     case ProbeTarget::kUpdate:
@@ -143,6 +151,11 @@ absl::StatusOr<std::vector<ProbeExpression>> ParseProbes(const std::vector<std::
   return probes;
 }
 
+bool IsAmong(const ProbeExpression& probe, const FoundProbes& found) {
+  return std::any_of(found.probes.begin(), found.probes.end(),
+                     [&](const NamedProbe& other) { return other.probe == probe; });
+}
+
 absl::StatusOr<FoundProbes> FindProbes(const std::vector<ProbeExpression>& probes,
                                        const ProbePoints& points, size_t ranks) {
   FoundProbes found;
@@ -158,6 +171,7 @@ absl::StatusOr<FoundProbes> FindProbes(const std::vector<ProbeExpression>& probe
       if (named.empty()) {
         found.lacking.emplace_back(ToString(probe), NothingMatches(probe.targets[0], points));
       }
+      std::erase_if(named, [&](const ProbeExpression& one) { return IsAmong(one, found); });
     } else {
       named.push_back(probe);
     }

@@ -43,8 +43,11 @@ std::vector<ProbeTarget> MatchingTargets(const ProbeTarget& target, const ProbeP
 absl::Status NothingMatches(const ProbeTarget& target, const ProbePoints& points);
 absl::Status NothingMatches(const ProbeTarget& target, const std::set<std::string>& names);
 
+bool IsAmong(const ProbeExpression& probe, const FoundProbes& found);
+
 // Finds the probes in programs of `ranks` ranks. Errors are those of ProbePoints except NotFound,
-// and FailedPrecondition of what a wildcard matches; and of CheckConfusion.
+// and FailedPrecondition of what a wildcard matches; and of CheckConfusion. What a wildcard and a
+// probe before it mean is found once.
 absl::StatusOr<FoundProbes> FindProbes(const std::vector<ProbeExpression>& probes,
                                        const ProbePoints& points, size_t ranks);
 

@@ -16,6 +16,7 @@ namespace {
 struct ReplacedWildcard {
   std::string text;
   std::vector<ProbeExpression> matches;
+  std::vector<ProbeExpression> left_out;  // which it would mean if nothing else matched
 };
 
 bool IsWildcard(const ProbeExpression& probe) {
@@ -57,28 +58,49 @@ ProbePoints CorrectGradients(const ProbePoints& points, const Graph& original,
 }
 
 // The computed values of the model that a wildcard means and the programs do not have, or whose
-// gradients it means. Each gradient that rewrites removed takes many operators, so a wildcard means
-// only those of values that the programs have, unless it matches nothing else.
-std::vector<ProbeExpression> RemovedMatches(const ProbeExpression& probe, const Graph& original,
-                                            const ProbePoints& points,
-                                            const std::set<std::string>& bypassed) {
-  std::vector<ProbeExpression> matches;
-  if (!IsWildcard(probe)) return matches;
+// gradients it means. Each gradient that rewrites removed takes many operators, so a wildcard
+// leaves these out, unless it matches nothing else.
+ReplacedWildcard RemovedMatches(const ProbeExpression& probe, const Graph& original,
+                                const ProbePoints& points, const std::set<std::string>& bypassed) {
+  ReplacedWildcard found{ToString(probe), {}, {}};
+  if (!IsWildcard(probe)) return found;
   const ProbeTarget& pattern = probe.targets[0];
-  const auto add = [&](const std::string& name) {
+  const auto add = [&](const std::string& name, std::vector<ProbeExpression>* matches) {
     if (!MatchesPattern(pattern.name, name)) return;
-    matches.push_back({{{pattern.kind, name, ""}}, probe.reduction});
+    matches->push_back({{{pattern.kind, name, ""}}, probe.reduction});
   };
   const bool gradients = pattern.kind == ProbeTarget::kGrad;
   if (gradients) {
-    for (const std::string& name : bypassed) add(name);
-    if (!matches.empty() || !MatchingTargets(pattern, points).empty()) return matches;
+    for (const std::string& name : bypassed) add(name, &found.matches);
   }
+  const bool others =
+      gradients && (!found.matches.empty() || !MatchingTargets(pattern, points).empty());
   for (const Value& value : original.values()) {
-    if (value.producer == kNoNode || points.values().contains(value.name)) continue;
-    if (!gradients || IsFloat(value.type.dtype)) add(value.name);
+    if (value.producer == kNoNode || (gradients && !IsFloat(value.type.dtype))) continue;
+    const bool there =
+        gradients ? points.gradients().contains(value.name) || bypassed.contains(value.name)
+                  : points.values().contains(value.name);
+    if (!there) add(value.name, others ? &found.left_out : &found.matches);
   }
-  return matches;
+  return found;
+}
+
+// What wildcards leave out, of which only that counts which has a gradient that can be derived.
+std::set<std::string> LeftOut(const OpRegistry& registry, const Graph& original,
+                              const ProbePoints& points,
+                              const std::vector<ReplacedWildcard>& wildcards) {
+  std::vector<ProbeExpression> probes;
+  for (const ReplacedWildcard& wildcard : wildcards) {
+    probes.insert(probes.end(), wildcard.left_out.begin(), wildcard.left_out.end());
+  }
+  if (probes.empty()) return {};
+  const absl::StatusOr<DerivedValues> derived =
+      DerivedValues::Make(registry, original, points, probes);
+  // All at once may be too much; one by one they are not.
+  if (derived.ok()) probes = derived->probes();
+  std::set<std::string> names;
+  for (const ProbeExpression& probe : probes) names.insert(ToString(probe.targets[0]));
+  return names;
 }
 
 }  // namespace
@@ -106,13 +128,17 @@ absl::StatusOr<ProgramProbes> FindProgramProbes(
     const ProbePoints& points = corrected.has_value() ? *corrected : all_points;
     std::vector<ProbeExpression> asked = probes;
     for (const ProbeExpression& probe : probes) {
-      ReplacedWildcard wildcard{ToString(probe),
-                                RemovedMatches(probe, *original, points, bypassed)};
-      if (wildcard.matches.empty()) continue;
-      asked.insert(asked.end(), wildcard.matches.begin(), wildcard.matches.end());
+      ReplacedWildcard wildcard = RemovedMatches(probe, *original, points, bypassed);
+      if (wildcard.matches.empty() && wildcard.left_out.empty()) continue;
+      for (const ProbeExpression& match : wildcard.matches) {
+        if (std::find(asked.begin(), asked.end(), match) == asked.end()) asked.push_back(match);
+      }
       wildcards.push_back(std::move(wildcard));
     }
     absl::StatusOr<DerivedValues> derived = DerivedValues::Make(registry, *original, points, asked);
+    result.left_out = LeftOut(registry, *original, points, wildcards);
+    std::erase_if(wildcards,
+                  [](const ReplacedWildcard& wildcard) { return wildcard.matches.empty(); });
     if (absl::IsInvalidArgument(derived.status()) && !wildcards.empty()) {
       // Too much for all that wildcards match: they match what the programs have.
       for (const ReplacedWildcard& wildcard : wildcards) {
@@ -127,6 +153,7 @@ absl::StatusOr<ProgramProbes> FindProgramProbes(
     lacking.insert(result.derived.lacking().begin(), result.derived.lacking().end());
     const std::vector<ProbeExpression> computed = result.derived.probes();
     for (const ProbeExpression& probe : computed) lacking.erase(ToString(probe));
+    for (const std::string& value : result.derived.values()) result.left_out.erase(value);
     std::erase_if(read, [&](const ProbeExpression& probe) {
       return std::find(computed.begin(), computed.end(), probe) != computed.end();
     });

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <functional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -20,13 +22,15 @@ struct ProgramProbes {
   FoundProbes read;
   // Probes of what the programs do not have; Complete adds their answers to a step's.
   DerivedValues derived;
+  // Gradients that match a wildcard of `probes`, and could be derived, but are not: "grad(bn)".
+  std::set<std::string> left_out;
 };
 
 // Finds the probes in programs of `ranks` ranks, and what they do not have in the graph before
 // rewrites (GraphBeforeRewrites), which is only made if there may be something. Wildcards match
 // both, unless the values that only this graph has need too many bytes of a step: then these are
 // lacking. Wildcards of gradients match those of values that only this graph has if nothing else
-// matches.
+// matches; otherwise these are in left_out.
 // Errors as of FindProbes and DerivedValues::Make.
 absl::StatusOr<ProgramProbes> FindProgramProbes(
     const OpRegistry& registry, const ProbePoints& points, size_t ranks,

@@ -129,7 +129,16 @@ absl::StatusOr<ReplayQuestions> ParseQuestions(const OpRegistry& registry,
   absl::StatusOr<std::vector<ProbeExpression>> probes =
       ParseProbes({spec.log().begin(), spec.log().end()});
   if (!probes.ok()) return probes.status();
-  questions.probes = *std::move(probes);
+  // Each is answered once; what wildcards match besides others is told by FindProbes.
+  for (ProbeExpression& probe : *probes) {
+    const auto& known = questions.probes;
+    if (std::find(known.begin(), known.end(), probe) == known.end()) {
+      questions.probes.push_back(std::move(probe));
+    }
+  }
+  std::stable_partition(
+      questions.probes.begin(), questions.probes.end(),
+      [](const ProbeExpression& probe) { return !probe.targets[0].has_wildcard(); });
   absl::StatusOr<std::vector<GraphFragment>> fragments = ParseFragments(registry, spec.graphs());
   if (!fragments.ok()) return fragments.status();
   questions.fragments = *std::move(fragments);

@@ -282,6 +282,7 @@ absl::Status ReplayPlanner::AddTraining(const v1::ReplaySpec& spec, ReplayedRun*
   totals->AddFragments(totals->asked.fragments, program->questions().lacking_fragments,
                        run->name());
   totals->AddDerived(program->questions().probes.derived, run->name());
+  totals->AddLeftOut(program->questions().probes.left_out, run->name());
   for (const SegmentCut& cut : cuts) {
     v1::ReplaySegment segment;
     segment.set_job_id(run->job_id);

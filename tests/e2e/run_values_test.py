@@ -84,6 +84,33 @@ class RunValuesTest(unittest.TestCase):
             more = {value["log"] for value in self.values(run) if value["output_of"] or value["gradient_recomputed"]}
             self.assertLessEqual(listed - found, more | {f"grad({name})" for name in more})
 
+    def test_what_a_wildcard_of_gradients_leaves_out_is_said(self):
+        for run in ("one", "pair"):
+            rows, replay = self.replay(run, ["norm(grad(*))"])
+            answered = {row["name"] for row in rows}
+            wanted = {f"grad({value['log'].removeprefix('param').strip('()')})" for value in self.values(run, "grad(*)")
+                      if not value["output_of"]}
+            note, = (note for note in replay["notes"] if "'*' leaves out" in note)
+            self.assertGreater(len(wanted - answered), 1)
+            for log in wanted - answered:
+                self.assertIn(f"'{log}'", note)
+            rows, _ = self.replay(run, [f"norm({log})" for log in wanted - answered])
+            self.assertEqual({row["name"] for row in rows}, wanted - answered)
+
+    def test_a_wildcard_that_means_removed_gradients_only_answers_them(self):
+        rows, replay = self.replay("one", ["norm(grad(layers.*.sil*))", "norm(grad(layers.1.add_2*))"])
+        self.assertEqual({row["name"] for row in rows},
+                         {"grad(layers.0.silu)", "grad(layers.1.silu)", "grad(layers.1.add_2)"})
+        self.assertFalse([note for note in replay["notes"] if "leaves out" in note])
+        rows, _ = self.replay("digits", ["norm(grad(logit*))", "norm(grad(logits))"])
+        self.assertEqual([row["name"] for row in rows], ["grad(logits)"])
+
+    def test_what_is_asked_twice_is_answered_once(self):
+        rows, _ = self.replay("one", ["norm(*)", "loss", "norm(lm_head)", "loss", "norm(layers.1.silu)", "norm(lm*)"])
+        asked = [(row["name"], row["reduction"]) for row in rows]
+        self.assertEqual(len(asked), len(set(asked)))
+        self.assertLess({("loss", "full"), ("lm_head", "norm"), ("layers.1.silu", "norm")}, set(asked))
+
     def test_kinds_types_and_what_rewrites_removed(self):
         by_log = {value["log"]: value for value in self.values("one")}
         weight = by_log["param(model.norm.weight)"]
