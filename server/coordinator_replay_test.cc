@@ -476,6 +476,12 @@ TEST_F(ReplayTest, ARunWhoseDataWereDeletedSaysWhatItNeeds) {
   EXPECT_THAT(lacks.error_message(),
               AllOf(HasSubstr("tiny@1: its dataset, the artifact 'letters', was deleted"),
                     HasSubstr("espalier models upload letters")));
+  ASSERT_TRUE(Upload("letters", std::string(4096, 'f')).ok());
+  EXPECT_EQ(Begin(Request("tiny"), &replay).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(Begin(Request("tiny"), &replay).error_message(),
+              AllOf(HasSubstr("the artifact 'letters', was replaced"), HasSubstr("SHA-256"),
+                    HasSubstr("upload the former content under that name")));
+  ASSERT_TRUE(remove(/*force=*/true).ok());
   ASSERT_TRUE(upload().ok());
   EXPECT_EQ(WaitForReplay(Start(Request("tiny"))).state(), v1::REPLAY_SUCCEEDED);
   // Of several, the others are replayed.

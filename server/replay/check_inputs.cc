@@ -11,6 +11,13 @@
 namespace espalier {
 namespace {
 
+// An artifact that a job reads; `name` is empty: there is none.
+struct Input {
+  absl::string_view what;
+  std::string name;
+  std::string sha256;  // as recorded; empty: not known, or it does not matter
+};
+
 std::string ArtifactOf(const v1::Dataset& dataset) {
   absl::string_view artifact = dataset.uri();
   return absl::ConsumePrefix(&artifact, "artifact:") ? std::string(artifact) : "";
@@ -19,17 +26,35 @@ std::string ArtifactOf(const v1::Dataset& dataset) {
 }  // namespace
 
 absl::Status CheckInputs(const ArtifactStore& artifacts, const DatasetRoots& roots,
-                         const std::string& run, const v1::TrainingSpec& spec) {
-  const std::pair<absl::string_view, std::string> inputs[] = {
-      {"dataset", ArtifactOf(spec.dataset())},
-      {"validation dataset", ArtifactOf(spec.validation().dataset())},
-      {"model", spec.init_artifact()},
-      {"ONNX file", spec.onnx_artifact()},
-      {"tokenizer", spec.tokenizer_artifact()}};
-  for (const auto& [what, name] : inputs) {
-    if (name.empty() || !absl::IsNotFound(artifacts.Find(name).status())) continue;
+                         const v1::Recording& recording, const v1::TrainingSpec& spec,
+                         bool validates) {
+  const std::string run = absl::StrCat(recording.experiment(), "@", recording.version());
+  const bool is_onnx = !spec.onnx_artifact().empty();
+  const Input inputs[] = {
+      {"dataset", ArtifactOf(spec.dataset()), recording.dataset_sha256()},
+      {"validation dataset", ArtifactOf(spec.validation().dataset()),
+       validates ? recording.validation_sha256() : ""},
+      {"model", spec.init_artifact(), is_onnx || spec.has_graph() ? "" : recording.graph_sha256()},
+      {"ONNX file", spec.onnx_artifact(), spec.has_graph() ? "" : recording.graph_sha256()},
+      {"tokenizer", spec.tokenizer_artifact(), ""}};
+  for (const auto& [what, name, sha256] : inputs) {
+    if (name.empty()) continue;
+    const absl::StatusOr<v1::Artifact> artifact = artifacts.Find(name);
     // Versions of models, and what boost-tunings make, cannot be uploaded.
     const bool uploaded = !absl::StrContains(name, '@') && CheckClientArtifactName(name).ok();
+    if (artifact.ok() && !sha256.empty() && artifact->sha256() != sha256) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          run, ": its ", what, ", the artifact '", name,
+          "', was replaced: what is there now has the "
+          "SHA-256 ",
+          artifact->sha256().substr(0, 12), "..., what the run was made with had ",
+          sha256.substr(0, 12), "...",
+          uploaded ? absl::StrCat("; upload the former content under that name to replay the run: "
+                                  "espalier models upload ",
+                                  name, " PATH --replace --force")
+                   : ""));
+    }
+    if (!absl::IsNotFound(artifact.status())) continue;
     return absl::FailedPreconditionError(absl::StrCat(
         run, ": its ", what, ", the artifact '", name, "', was deleted, and a replay needs it",
         uploaded ? absl::StrCat("; upload the same content under that name to replay the run: "

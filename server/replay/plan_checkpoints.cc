@@ -100,13 +100,45 @@ absl::Status NoCheckpoint(v1::ReplaySegment asked, const ReplayedRun& run) {
   asked.set_first_step(0);
   asked.set_end_step(run.recording.job().steps_done() + 1);
   std::vector<int64_t> all = run.CheckpointsOf(asked, 1);
+  std::string others;
+  for (const auto& [checkpoint, url] : run.elsewhere) {
+    if (checkpoint < run.logged.first || checkpoint >= run.logged.end) continue;
+    others = absl::StrCat("; others are in ", url,
+                          " only, which is not used now: start espalierd with --spool=", url);
+  }
+  if (run.logged.first == 0 && asked.kind() == v1::ReplaySegment::STATE) {
+    const std::string why = run.WhyNoInitialState();
+    if (!why.empty()) absl::StrAppend(&others, "; step 0 is not among them: ", why);
+  }
   const size_t count = all.size();
   if (count > kCheckpointsInError) all.resize(kCheckpointsInError);
   return absl::InvalidArgumentError(absl::StrCat(
       steps, ": ", run.name(), " has no checkpoint there; ",
       all.empty() ? "it has none"
                   : absl::StrCat("it has those of the steps ", absl::StrJoin(all, ", ")),
-      count > all.size() ? absl::StrCat(" and ", count - all.size(), " more") : std::string()));
+      count > all.size() ? absl::StrCat(" and ", count - all.size(), " more") : std::string(),
+      others));
+}
+
+// The steps of `steps` that a replay asks for.
+bool IsStepAsked(const ReplayedRun& run, int64_t step) {
+  return step >= run.logged.first && step < run.logged.end &&
+         (step - run.logged.first) % std::max<int64_t>(1, run.logged.every) == 0;
+}
+
+// Notes what cannot be read of what is asked for.
+void NoteLeftOut(const ReplayedRun& run, bool reads_state, PlanTotals* totals) {
+  std::vector<int64_t> elsewhere;
+  for (const auto& [checkpoint, spool] : run.elsewhere) {
+    if (IsStepAsked(run, checkpoint)) elsewhere.push_back(checkpoint);
+  }
+  totals->AddElsewhere(run, elsewhere);
+  const std::string why = run.WhyNoInitialState();
+  if (!reads_state || why.empty() || !IsStepAsked(run, 0)) return;
+  totals->estimate.add_notes(absl::StrCat(run.name(),
+                                          ": parameters and optimizer state at step 0 are left "
+                                          "out: ",
+                                          why));
 }
 
 // Chooses the checkpoints of a replay, and cuts them into at most so many segments. Returns how
@@ -185,7 +217,14 @@ absl::Status ReplayPlanner::AddCheckpoints(const v1::ReplaySpec& spec, ReplayedR
   // Any plan can read any checkpoint.
   const v1::Plan& plan = run->recording.attempts().rbegin()->plan();
   absl::StatusOr<std::unique_ptr<ReplayProgram>> made =
-      ReplayProgram::Make(tools_, run->spec, plan, run->state_questions);
+      absl::FailedPreconditionError("its inputs are not there");
+  if (run->inputs.ok()) {
+    made = ReplayProgram::Make(tools_, run->spec, plan, run->state_questions);
+  } else {
+    totals->estimate.add_notes(absl::StrCat(
+        run->inputs.message(),
+        "; checkpoints are read without that, and the estimate does not count their answers"));
+  }
   if (made.ok()) run->state_program = *std::move(made);
   // Otherwise tensors are read as one worker holds them.
   if (!made.ok() && !absl::IsFailedPrecondition(made.status())) return made.status();
@@ -195,12 +234,16 @@ absl::Status ReplayPlanner::AddCheckpoints(const v1::ReplaySpec& spec, ReplayedR
       totals->AddFragments(run->state_questions.fragments,
                            run->state_program->questions().lacking_fragments, run->name());
     }
+    const bool lacks_all =
+        run->state_program != nullptr && LacksAll(run->state_questions, *run->state_program);
     const absl::StatusOr<int64_t> read =
-        AddSegments(spec, *run, v1::ReplaySegment::STATE, 1, 0,
-                    {0, ReadSeconds(*run), kCheckpointSeconds}, totals);
+        lacks_all ? absl::StatusOr<int64_t>(0)
+                  : AddSegments(spec, *run, v1::ReplaySegment::STATE, 1, 0,
+                                {0, ReadSeconds(*run), kCheckpointSeconds}, totals);
     if (!read.ok()) return read.status();
     if (run->state_program != nullptr) totals->AddRows(*run->state_program, *read);
   }
+  NoteLeftOut(*run, reads_state, totals);
   if (!evaluates) return absl::OkStatus();
   absl::StatusOr<v1::TrainingSpec> evaluated = SpecToEvaluate(run->spec, spec);
   if (!evaluated.ok()) return evaluated.status();

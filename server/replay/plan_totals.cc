@@ -62,6 +62,13 @@ int64_t ElementsRead(const NamedProbe& probe, const ReplayProgram& program) {
 
 }  // namespace
 
+bool LacksAll(const ReplayQuestions& asked, const ReplayProgram& program) {
+  const bool asks = !asked.probes.empty() || !asked.fragments.empty();
+  return asks && program.probes().probes.empty() &&
+         program.questions().probes.derived.probes().empty() &&
+         program.questions().fragments.answers().empty();
+}
+
 void PlanTotals::AddRows(const ReplayProgram& program, int64_t steps) {
   const std::vector<NamedProbe>& read = program.probes().probes;
   const DerivedValues& derived = program.questions().probes.derived;
@@ -180,24 +187,28 @@ void PlanTotals::AddSegment(v1::ReplaySegment segment, double of_segment, size_t
 
 double PlanTotals::AddFetched(const ReplayedRun& run, const std::vector<int64_t>& checkpoints) {
   int64_t bytes = 0;
-  std::map<std::string, std::vector<int64_t>> elsewhere;  // by spool
   for (const int64_t checkpoint : checkpoints) {
     const v1::RecordedCheckpoint* const found = run.Find(checkpoint);
     if (found == nullptr || found->stored()) continue;
-    if (found->spool() != spool) {
-      elsewhere[found->spool()].push_back(checkpoint);
-      continue;
-    }
     auto& all = *estimate.mutable_fetched();
-    const auto known = std::find_if(all.begin(), all.end(),
-                                    [&](const auto& fetched) { return fetched.spool() == spool; });
+    const auto known = std::find_if(all.begin(), all.end(), [&](const auto& fetched) {
+      return fetched.spool() == found->spool();
+    });
     v1::ReplayEstimate::Fetched& fetched = known != all.end() ? *known : *estimate.add_fetched();
-    fetched.set_spool(spool);
+    fetched.set_spool(found->spool());
     fetched.set_checkpoints(fetched.checkpoints() + 1);
     fetched.set_bytes(fetched.bytes() + found->bytes());
     bytes += found->bytes();
   }
-  for (auto& [url, steps] : elsewhere) {
+  return static_cast<double>(bytes) / kFetchBytesPerSecond;
+}
+
+void PlanTotals::AddElsewhere(const ReplayedRun& run, const std::vector<int64_t>& checkpoints) {
+  std::map<std::string, std::vector<int64_t>> by_spool;
+  for (const int64_t checkpoint : checkpoints) {
+    by_spool[run.elsewhere.at(checkpoint)].push_back(checkpoint);
+  }
+  for (auto& [url, steps] : by_spool) {
     const size_t all = steps.size();
     if (all > kCheckpointsInNote) steps.resize(kCheckpointsInNote);
     estimate.add_notes(absl::StrCat(
@@ -207,7 +218,6 @@ double PlanTotals::AddFetched(const ReplayedRun& run, const std::vector<int64_t>
         all == 1 ? " is in " : " are in ", url,
         " only, which is not used now: start espalierd with --spool=", url));
   }
-  return static_cast<double>(bytes) / kFetchBytesPerSecond;
 }
 
 }  // namespace espalier

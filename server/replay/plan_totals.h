@@ -14,10 +14,12 @@
 
 namespace espalier {
 
+// Whether something is asked, and the program answers nothing of it.
+bool LacksAll(const ReplayQuestions& asked, const ReplayProgram& program);
+
 struct PlanTotals {
   ReplayQuestions asked;
   int most_workers = 1;  // that work at once
-  std::string spool;     // that is used; empty: none
   v1::ReplayEstimate estimate;
   double seconds = 0, loading = 0;  // of all segments, of one worker
   double longest = 0;               // segment, in seconds
@@ -42,6 +44,8 @@ struct PlanTotals {
   // Adds what a segment copies back of these checkpoints (steps done); returns the seconds that
   // this may take.
   double AddFetched(const ReplayedRun& run, const std::vector<int64_t>& checkpoints);
+  // Notes those of run.elsewhere that would be read if they could.
+  void AddElsewhere(const ReplayedRun& run, const std::vector<int64_t>& checkpoints);
 };
 
 }  // namespace espalier

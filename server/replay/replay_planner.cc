@@ -71,12 +71,20 @@ size_t ReplayedRun::RanksAt(int64_t step) const {
   return static_cast<size_t>(std::max(1, plan.devices_size()));
 }
 
+std::string ReplayedRun::WhyNoInitialState() const {
+  if (!spec.init_artifact().empty()) {
+    return absl::StrCat("it began with the weights of the model '", spec.init_artifact(),
+                        "', which its recording does not have");
+  }
+  if (state_program != nullptr) return "";
+  if (!inputs.ok()) return "its initial values cannot be made without what is missing";
+  return "this version of Espalier makes another graph of its model";
+}
+
 std::vector<int64_t> ReplayedRun::CheckpointsOf(const v1::ReplaySegment& segment,
                                                 int64_t every) const {
   std::vector<int64_t> all = checkpoints(), chosen;
-  // A job that starts from a model's weights has its initial values there, not in the recording.
-  const bool weights = !spec.init_artifact().empty() || !spec.onnx_artifact().empty();
-  if (segment.kind() == v1::ReplaySegment::EVALUATION || (state_program != nullptr && !weights)) {
+  if (segment.kind() == v1::ReplaySegment::EVALUATION || WhyNoInitialState().empty()) {
     all.insert(all.begin(), 0);
   }
   for (const int64_t step : all) {
@@ -175,9 +183,22 @@ absl::StatusOr<ReplayedRun> ReplayPlanner::LoadRun(const v1::ReplaySpec& spec,
                                                    run.name(), " has trained the steps 0 to ",
                                                    done - 1));
   }
-  const absl::Status inputs =
-      CheckInputs(*tools_.artifacts, *tools_.dataset_roots, run.name(), run.spec);
-  if (!inputs.ok()) return inputs;
+  const bool evaluates = spec.evaluate_holdout() || spec.has_evaluate();
+  run.inputs = CheckInputs(*tools_.artifacts, *tools_.dataset_roots, run.recording, run.spec,
+                           spec.at_checkpoints() && evaluates && !spec.has_evaluate());
+  // The state at checkpoints is there without them.
+  if (!run.inputs.ok() && (!spec.at_checkpoints() || evaluates)) return run.inputs;
+  const std::string spool = tools_.spool == nullptr ? "" : tools_.spool->url();
+  v1::Recording reachable = run.recording;
+  reachable.clear_checkpoints();
+  for (const v1::RecordedCheckpoint& checkpoint : run.recording.checkpoints()) {
+    if (checkpoint.stored() || (checkpoint.spooled() && checkpoint.spool() == spool)) {
+      *reachable.add_checkpoints() = checkpoint;
+    } else if (checkpoint.spooled()) {
+      run.elsewhere[checkpoint.steps_done()] = checkpoint.spool();
+    }
+  }
+  run.recording = std::move(reachable);
   run.logged = {spec.first_step(), spec.end_step() > 0 ? spec.end_step() : end,
                 std::max<int64_t>(1, spec.every())};
   if (spec.segments() > 0 && !spec.at_checkpoints()) {
@@ -272,6 +293,15 @@ absl::Status ReplayPlanner::AddTraining(const v1::ReplaySpec& spec, ReplayedRun*
   std::vector<int64_t> begins;
   for (const SegmentCut& cut : cuts) begins.push_back(cut.checkpoint);
   if (absl::Status s = AddPrograms(spec, begins, run); !s.ok()) return s;
+  std::vector<int64_t> elsewhere;  // from which fewer steps would be trained
+  for (const auto& [checkpoint, spool] : run->elsewhere) {
+    if (std::any_of(cuts.begin(), cuts.end(), [step = checkpoint](const SegmentCut& cut) {
+          return cut.checkpoint < step && step <= cut.logged.first;
+        })) {
+      elsewhere.push_back(checkpoint);
+    }
+  }
+  totals->AddElsewhere(*run, elsewhere);
   const ReplayProgram* program = nullptr;
   for (const auto& one : run->programs) {
     if (one != nullptr) program = one.get();
@@ -281,6 +311,7 @@ absl::Status ReplayPlanner::AddTraining(const v1::ReplaySpec& spec, ReplayedRun*
   totals->AddNames(totals->asked.probes, program->probes(), run->name());
   totals->AddFragments(totals->asked.fragments, program->questions().lacking_fragments,
                        run->name());
+  if (LacksAll(totals->asked, *program)) return absl::OkStatus();
   totals->AddDerived(program->questions().probes.derived, run->name());
   totals->AddLeftOut(program->questions().probes.left_out, run->name());
   for (const SegmentCut& cut : cuts) {
@@ -323,7 +354,6 @@ absl::StatusOr<PlannedReplay> ReplayPlanner::Plan(const v1::ReplaySpec& spec,
   PlanTotals totals;
   totals.asked = *std::move(asked);
   totals.most_workers = MostWorkers(spec);
-  if (tools_.spool != nullptr) totals.spool = tools_.spool->url();
   for (const std::string& job_id : job_ids) {
     absl::StatusOr<ReplayedRun> run = LoadRun(spec, job_id);
     absl::Status status = run.status();

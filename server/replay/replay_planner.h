@@ -29,13 +29,18 @@ struct ReplayedRun {
   v1::Recording recording;  // with attempts and checkpoints
   v1::TrainingSpec spec;    // with its graph
   LoggedSteps logged;
+  // Checkpoints that only a spool has which is not used now, by steps done; `recording` is without
+  // them.
+  std::map<int64_t, std::string> elsewhere;
+  absl::Status inputs;  // CheckInputs; an error only where the state at checkpoints is all
   // By attempt of the recording, of those whose steps are trained; else null.
   std::vector<std::shared_ptr<const ReplayProgram>> programs;
 
   // At checkpoints:
   ReplayQuestions state_questions;
   ReplayQuestions evaluation_questions;
-  // By the plan of the last attempt. Null: this version makes another graph of the model.
+  // By the plan of the last attempt. Null: this version makes another graph of the model, or
+  // `inputs` is an error.
   std::shared_ptr<const ReplayProgram> state_program;
   // Of SpecToEvaluate, and the program made of it by that plan; null: nothing is evaluated, or, of
   // the program, as for state_program.
@@ -60,6 +65,8 @@ struct ReplayedRun {
   const v1::RecordedCheckpoint* Find(int64_t checkpoint) const;
   // Its folder within the job's folder of the checkpoint store; empty: there is none.
   std::string FolderOf(int64_t checkpoint) const;
+  // Why the state at step 0 is not read as that at checkpoints is; empty: it is.
+  std::string WhyNoInitialState() const;
 };
 
 struct PlannedReplay {
@@ -114,6 +121,9 @@ class ReplayPlanner {
       const std::vector<v1::Device>& devices) const;
 
  private:
+  // What can be asked at checkpoints of a run whose inputs are not there; that error if no
+  // checkpoint is stored.
+  absl::StatusOr<std::vector<v1::RunValue>> StateOf(const ReplayedRun& run) const;
   absl::StatusOr<ReplayedRun> LoadRun(const v1::ReplaySpec& spec, const std::string& job_id) const;
   // Add what a run has to do to the estimate.
   absl::Status AddTraining(const v1::ReplaySpec& spec, ReplayedRun* run, PlanTotals* totals) const;

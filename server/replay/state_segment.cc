@@ -70,6 +70,10 @@ absl::Status StateSegment::MakeReader(const StateTensors& tensors) {
   probes.insert(probes.end(), fragments_.sources().begin(), fragments_.sources().end());
   absl::StatusOr<CheckpointAnswers> made = CheckpointAnswers::Make(tensors, probes);
   if (!made.ok()) return made.status();
+  if (!made->lacking().empty()) {
+    const auto& [probe, why] = made->lacking().front();
+    return absl::InvalidArgumentError(absl::StrCat("log: ", probe, ": ", why.message()));
+  }
   reader_ = *std::move(made);
   return absl::OkStatus();
 }

@@ -134,6 +134,58 @@ class CheckpointQuestionsTest(unittest.TestCase):
         folder = os.path.join(self.cluster.folder, "data", "checkpoints")
         self.assertEqual([name for name in os.listdir(folder) if "@replay-" in name], [], "a segment leaves nothing")
 
+    def test_step_0_of_an_imported_model_has_its_initial_values(self):
+        for steps, there in ((f"0:{STEPS + 1}", list(range(0, STEPS + 1, 10))), ("0:1", [0])):
+            answers, replay = self.ask("digits", "--log=param(10.*)", f"--steps={steps}")
+            self.assertEqual((replay["state"], replay["notes"]), ("REPLAY_SUCCEEDED", []))
+            self.assertEqual(sorted(answers["param(10.bias)", "full"]), there)
+        done = self.cluster.cli("replay", "digits", "--log=param(10.*)", "--steps=0", "--json")
+        trained = [line for line in map(json.loads, done.stdout.splitlines()) if "step" in line]
+        self.assertEqual(len(trained), 2)
+        for row in trained:
+            self.assertEqual(row["value"], answers[row["name"], "full"][0])
+
+    def test_a_run_that_began_with_weights_says_that_step_0_is_left_out(self):
+        model = self.cluster.job(self.jobs["one"])[0]["output_model"]
+        job = self.cluster.train("--init", model, "--sequence-length=32", "-b", "16", "--record=every:10", "-d",
+                                 os.path.join(DATA, "genesis.txt"), "--steps=10", "--name=tuned", "--max-devices=1")
+        self.assertEqual(self.cluster.wait_for_job(job)["state"].upper(), "SUCCEEDED")
+        answers, replay = self.ask("tuned", "--log=norm(param(model.norm.weight))")
+        self.assertEqual(sorted(answers["param(model.norm.weight)", "norm"]), [10])
+        self.assertTrue(any(f"step 0 are left out: it began with the weights of the model '{model}" in note
+                            for note in replay["notes"]), replay["notes"])
+
+    def test_checkpoints_are_read_without_the_data(self):
+        with tempfile.TemporaryDirectory() as folder:
+            text = os.path.join(folder, "letters.txt")
+            with open(text, "w") as file:
+                file.write("all that is trained on " * 300)
+            job = self.cluster.train(*MODEL, "-d", text, "--steps=10", "--name=dataless", "--max-devices=1")
+            self.assertEqual(self.cluster.wait_for_job(job)["state"].upper(), "SUCCEEDED")
+            asked = ["--log=norm(param(model.norm.weight))", "--log=max(state(*, adam_v))"]
+            before, _ = self.ask("dataless", *asked)
+            data = self.cluster.run("runs", "get", "dataless")["job"]["spec"]["dataset"]["uri"].removeprefix("artifact:")
+            self.cluster.cli("models", "delete", data, "--force")
+            for says in ("was deleted", "was replaced: what is there now has the SHA-256"):
+                answers, replay = self.ask("dataless", *asked)
+                self.assertEqual(replay["state"], "REPLAY_SUCCEEDED", replay)
+                self.assertEqual(answers.keys(), before.keys())
+                for name, values in answers.items():
+                    self.assertEqual(values, {10: before[name][10]})
+                self.assertTrue(any(says in note for note in replay["notes"]), replay["notes"])
+                listed = self.cluster.run("runs", "values", "dataless", "*model.norm.weight*")
+                self.assertEqual([value["log"] for value in listed["values"]][:2],
+                                 ["param(model.norm.weight)", "state(model.norm.weight, adam_m)"])
+                self.assertIn(says, listed["notes"][0])
+                _, replay = self.ask("dataless", "--log=norm(param(nothing))")
+                self.assertIn("there is no parameter 'nothing'", replay["error"])
+                done = self.cluster.cli("replay", "dataless", "--estimate", check=False)
+                self.assertIn(says, done.stderr)
+                if says == "was deleted":
+                    with open(text, "w") as file:
+                        file.write("another text " * 300)
+                    self.cluster.cli("models", "upload", data, text, "--kind=dataset")
+
     def test_values_that_rewrites_removed_are_evaluated(self):
         """Fusion made silu(gate) * up one operator: no program has the silu."""
         for run in self.jobs:

@@ -123,7 +123,8 @@ class SpoolTest(unittest.TestCase):
         cluster.start_daemon()
         self.assertEqual(cluster.run("runs", "lm")["runs"][0]["all_checkpoints"], 6)
         estimate = cluster.run("replay", "lm", "--at=checkpoints", "--log=norm(param(*))", "--steps=20:51", "--estimate")
-        self.assertEqual(estimate["fetched"], [])
+        self.assertEqual((estimate["fetched"], int(estimate["logged_steps"])), ([], 1))
+        self.assertEqual([segment["checkpoints"] for segment in estimate["segments"]], [1])
         self.assertIn(f"lm@1: the checkpoints of steps 20, 30, 40 are in {self.spool} only, which is not used now: start espalierd "
                       f"with --spool={self.spool}", estimate["notes"])
         cluster.daemon_flags.append(f"--spool={self.spool}")

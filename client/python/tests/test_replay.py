@@ -115,6 +115,7 @@ def test_names_that_a_run_lacks_are_said(daemon):
         fit(trains, examples(), steps=3, name=name, client=daemon, **SETTINGS)
     assert daemon.estimate_replay("lacks-*", log=NORM).lacking == {"lacks-b@1": (NORM,)}
     assert "there is no" in daemon.estimate_replay("lacks-*", log=NORM).reasons["lacks-b@1"][0]
+    assert (daemon.estimate_replay("lacks-*", log=NORM).steps, daemon.estimate_replay("lacks-*").steps) == (3, 6)
     assert f"; lacks-b@1 has no {NORM}>" in repr(daemon.estimate_replay("lacks-*", log=NORM))
     with pytest.warns(espalier.EspalierWarning, match=re.escape(f"lacks-b@1 has no {NORM}")):
         replay = daemon.replay("lacks-*", log=[NORM, "norm(grad(*))"])
