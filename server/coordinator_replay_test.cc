@@ -510,6 +510,7 @@ TEST_F(ReplayTest, AReplayWaitsForWorkersLikeTheRecordedOnesAndSaysSo) {
   EXPECT_EQ(Get(id).state(), v1::REPLAY_WAITING);
   AddWorker();
   ExpectWhole(WaitForReplay(id));
+  EXPECT_THAT(Get(id).notes(), SizeIs(0)) << "it does not wait any more";
 }
 
 TEST_F(ReplayTest, EvaluationsAreEstimatedByWhatWasMeasured) {
@@ -554,6 +555,8 @@ TEST_F(ReplayTest, AFullDiskFailsAReplayAndNothingElse) {
     EXPECT_THAT(replay.error(),
                 AllOf(HasSubstr("tiny@1: answers cannot be stored"), HasSubstr(".rows"),
                       HasSubstr("No space left"), HasSubstr("make room")));
+    EXPECT_THAT(replay.segments(),
+                Contains(Property(&v1::ReplaySegment::state, v1::REPLAY_FAILED)));
   };
   files_.set_free_bytes(400);  // for some answers
   const std::string partly = Start(evaluate);

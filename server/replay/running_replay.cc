@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "server/jobs/training_dataset.h"
@@ -19,6 +20,8 @@ namespace {
 constexpr absl::Duration kReplayTick = absl::Milliseconds(100);
 // So often a segment may lose its workers in a row without progress.
 constexpr int kMostFailures = 3;
+// Begins the note that says so.
+constexpr absl::string_view kWaitsFor = "waits for ";
 
 // The checkpoint at which the training of `step` can begin.
 int64_t LastCheckpoint(const std::vector<int64_t>& checkpoints, int64_t step) {
@@ -85,6 +88,18 @@ void RunningReplay::Note(const std::string& note) {
   if (std::find(info_.notes().begin(), info_.notes().end(), note) != info_.notes().end()) return;
   info_.add_notes(note);
   publish_(info_, /*durable=*/true);
+}
+
+void RunningReplay::NoteWaiting(const std::string& what) {
+  const std::string note = what.empty() ? "" : absl::StrCat(kWaitsFor, what);
+  auto& notes = *info_.mutable_notes();
+  const auto others = std::remove_if(notes.begin(), notes.end(), [&](const std::string& other) {
+    return other != note && absl::StartsWith(other, kWaitsFor);
+  });
+  const bool over = others != notes.end();
+  notes.erase(others, notes.end());
+  if (!note.empty()) Note(note);
+  if (over) publish_(info_, /*durable=*/true);
 }
 
 void RunningReplay::SumRows() {
@@ -240,6 +255,9 @@ absl::Status RunningReplay::FindLeft(size_t number) {
     v1::ReplaySegment& shown = *info_.mutable_segments(static_cast<int>(number));
     if (!trains) {
       checkpoints = segment->run->CheckpointsOf(shown, spec_.every());
+      // A spool may be used that was not when it was planned.
+      shown.set_checkpoints(
+          std::max(shown.checkpoints(), static_cast<int64_t>(checkpoints.size())));
       std::erase_if(checkpoints, [&](int64_t steps) {
         return steps <= answered ||
                (steps > 0 && !std::binary_search(usable.begin(), usable.end(), steps));
@@ -373,7 +391,12 @@ void RunningReplay::Drive() {
     }
     for (const size_t number : ended) {
       const absl::Status status = TakeResult(number);
+      if (status.ok()) continue;
       if (failed.ok()) failed = status;
+      absl::MutexLock lock(&mutex_);
+      if (stop_ || cancelled_ || absl::IsCancelled(status)) continue;
+      segments_[number]->phase = Phase::kOver;
+      info_.mutable_segments(static_cast<int>(number))->set_state(v1::REPLAY_FAILED);
     }
     if (!ended.empty()) continue;
     if (!running && (!waiting || interrupted || !failed.ok())) break;

@@ -81,7 +81,7 @@ class RunningReplay {
   // Checkpoints of the run that are not known to be damaged.
   std::vector<int64_t> UsableCheckpoints(const ReplayedRun& run) const;
   void StartWhatCan();
-  // Starts it on some of the idle workers, and removes them. Says what is missing otherwise.
+  // Starts it on some of the idle workers, and removes them. Otherwise returns what it waits for.
   absl::StatusOr<std::string> StartSegment(size_t number, size_t most, std::vector<Member>* idle);
   // For the segment that it has programs for, which are `program`; `members` are empty without.
   std::unique_ptr<SegmentWork> MakeWork(size_t number, std::shared_ptr<const ReplayProgram> program,
@@ -108,6 +108,8 @@ class RunningReplay {
                                       std::vector<Member> members);
   void CancelNeedless() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Note(const std::string& note) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Notes what the replay waits for, in place of what it waited for before; empty: it does not.
+  void NoteWaiting(const std::string& what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SumRows() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What interrupted segments have left of copies of spooled checkpoints.
   void RemoveFetched();

@@ -143,14 +143,14 @@ absl::StatusOr<std::string> RunningReplay::StartSegment(size_t number, size_t mo
   if (segment->kind != v1::ReplaySegment::STATE) {
     program = ProgramFor(*segment, most, *idle, &members);
     if (absl::IsResourceExhausted(program.status())) {
-      return absl::StrCat("waits for workers: ", program.status().message());
+      return absl::StrCat("workers: ", program.status().message());
     }
     if (!program.ok()) {
       return absl::Status(program.status().code(),
                           absl::StrCat(segment->run->name(), ": ", program.status().message()));
     }
     if (members.empty()) {
-      return absl::StrCat("waits for idle workers like those of the recording, ",
+      return absl::StrCat("idle workers like those of the recording, ",
                           DescribeDevices((*program)->plan()),
                           "; --any-plan replays on others, within a tolerance");
     }
@@ -175,6 +175,7 @@ absl::StatusOr<std::string> RunningReplay::StartSegment(size_t number, size_t mo
     changed_.SignalAll();
   });
   info_.set_state(v1::REPLAY_RUNNING);
+  NoteWaiting("");
   v1::ReplaySegment& shown = *info_.mutable_segments(static_cast<int>(number));
   shown.set_state(v1::REPLAY_RUNNING);
   if (segment->kind != v1::ReplaySegment::TRAINING) {
@@ -209,8 +210,8 @@ void RunningReplay::StartWhatCan() {
       segments_[number]->status = missing.status();
       segments_[number]->ended = true;
       segments_[number]->phase = Phase::kRunning;  // its result is taken
-    } else if (!missing->empty() && in_use == 0) {
-      Note(*missing);
+    } else if (!missing->empty() && in_use == 0 && number == waiting.front()) {
+      NoteWaiting(*missing);
     }
   }
 }
