@@ -23,7 +23,7 @@ class ReplayEstimate:
     """What a replay would take.
 
     steps: that are trained again, of which logged_steps are logged; checkpoints: that are read instead. seconds: with
-    the workers that are idle now, of which loading_seconds for checkpoints. rows, bytes: of the answers. segments: that
+    the workers that are idle now, of which loading_seconds for checkpoints. answers: so many, of `bytes`. segments: that
     may run at once. lacking: probes of names that a run does not have, by run; reasons: why, of each of these.
     fetched: by spool, how many checkpoints of how many bytes are copied back from there.
     """
@@ -33,7 +33,7 @@ class ReplayEstimate:
     checkpoints: int
     seconds: float
     loading_seconds: float
-    rows: int
+    answers: int
     bytes: int
     segments: int
     lacking: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class ReplayEstimate:
         what = counted(self.checkpoints, "checkpoint") if self.checkpoints else counted(self.steps, "step")
         return (
             f"<ReplayEstimate: {what} in {counted(self.segments, 'segment')}, about "
-            f"{seconds(self.seconds)}; {counted(self.rows, 'answer')}, about {size(self.bytes)}{''.join(lacks)}>"
+            f"{seconds(self.seconds)}; {counted(self.answers, 'answer')}, about {size(self.bytes)}{''.join(lacks)}>"
         )
 
 
@@ -61,7 +61,7 @@ def _estimate_of(found: replay_pb2.ReplayEstimate) -> ReplayEstimate:
         checkpoints=sum(segment.checkpoints for segment in found.segments),
         seconds=found.seconds,
         loading_seconds=found.loading_seconds,
-        rows=found.rows,
+        answers=found.rows,
         bytes=found.bytes,
         segments=len(found.segments),
         lacking={lacking.run: tuple(lacking.log) for lacking in found.lacking},

@@ -499,7 +499,7 @@ def test_runs_of_an_experiment(daemon):
     assert all(value.update and value.gradient and value.dtype == "f32" for value in parameters)
     assert {value.shape for value in values if value.kind == "batch input"} >= {(32, 6)}
     logs = [f"norm({value.log})" for value in values]
-    assert daemon.estimate_replay("experiment@1", log=logs, steps=(3, 4)).rows == len(logs)
+    assert daemon.estimate_replay("experiment@1", log=logs, steps=(3, 4)).answers == len(logs)
     head, row, *_ = str(parameters).splitlines()
     assert head.split() == ["name", "kind", "type", "also"]
     assert row.endswith("grad, update")

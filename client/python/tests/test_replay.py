@@ -100,7 +100,7 @@ def test_parts_and_strides_choose_steps(daemon, trained):
 
 def test_an_estimate_says_what_a_replay_would_take(daemon, trained):
     estimate = daemon.estimate_replay("asked", log=NORM, steps=(12, 20))
-    assert (estimate.steps, estimate.logged_steps, estimate.rows, estimate.segments) == (10, 8, 8, 1)
+    assert (estimate.steps, estimate.logged_steps, estimate.answers, estimate.segments) == (10, 8, 8, 1)
     assert 0 < estimate.loading_seconds < estimate.seconds
     assert estimate.bytes > 0
     assert re.fullmatch(r"<ReplayEstimate: 10 steps in 1 segment, about .*s; 8 answers, about \d+ B>", repr(estimate))
@@ -380,7 +380,7 @@ def test_a_broken_connection_loses_and_repeats_no_answer(caplog):
 
 def test_checkpoints_are_read_without_training(daemon, trained, capsys):
     estimate = daemon.estimate_replay("asked", log="norm(param(w1))", at="checkpoints")
-    assert (estimate.steps, estimate.checkpoints, estimate.rows) == (0, 5, 5)
+    assert (estimate.steps, estimate.checkpoints, estimate.answers) == (0, 5, 5)
     assert repr(estimate).startswith("<ReplayEstimate: 5 checkpoints in 1 segment, ")
     replay = daemon.replay("asked", log="norm(param(w1))", at="checkpoints")
     replay.wait()

@@ -182,7 +182,7 @@ def test_evaluations_answer_them_without_padding(daemon, workers, tmp_path):
         norms = np.linalg.norm(found["param(w1)"][step], axis=1)
         np.testing.assert_allclose(found["rows"][step], norms, rtol=1e-5)
     estimate = daemon.estimate_replay(name, log=log, graphs=asked, at="checkpoints", evaluate="holdout")
-    assert estimate.rows == record.answers
+    assert estimate.answers == record.answers
     # Of other examples, from a graph in a file; one that fixes the size of a batch leaves the last one out.
     other = daemon.upload(examples(40, seed=5), name=f"others-{workers}")
     onnx.save(hits(), tmp_path / "hits.onnx")
@@ -233,10 +233,12 @@ def test_wildcards_mean_each_name_that_matches(daemon, trained):
 def test_an_estimate_counts_their_answers(daemon, trained):
     asked = {"graphs": {"rows": row_norms(), "signal": signal_to_noise()}, "steps": (8, 16)}
     estimate = daemon.estimate_replay("graphs", log="norm(grad(w1))", **asked)
-    assert estimate.rows == 8 * 4
+    assert estimate.answers == 8 * 4
     alone = daemon.estimate_replay("graphs", log="norm(grad(w1))", steps=(8, 16))
     assert 0 < estimate.bytes - alone.bytes < 8 * 1000  # not those of what is read
-    assert daemon.estimate_replay("graphs", graphs={"rows": row_norms()}, at="checkpoints", steps=(8, None)).rows == 3
+    assert (
+        daemon.estimate_replay("graphs", graphs={"rows": row_norms()}, at="checkpoints", steps=(8, None)).answers == 3
+    )
 
 
 def test_versions_have_shapes_and_names_of_their_own(daemon):
