@@ -217,12 +217,14 @@ std::string RenderCheckpoints(const v1::Recording& run, const Terminal& terminal
   if (run.checkpoints().empty()) return "no checkpoints\n";
   Table table({{"checkpoint of step", Align::kRight}, {"size", Align::kRight}, {"where"}});
   for (const v1::RecordedCheckpoint& checkpoint : run.checkpoints()) {
-    table.Row(
-        {absl::StrCat(checkpoint.steps_done()),
-         FormatBytes(static_cast<double>(checkpoint.bytes())),
-         absl::StrCat(checkpoint.stored() ? "stored" : "",
-                      checkpoint.stored() && checkpoint.spooled() ? ", " : "",
-                      checkpoint.spooled() ? "copy in " : "", Printable(checkpoint.spool()))});
+    std::vector<std::string> where;
+    if (checkpoint.stored()) where.emplace_back("stored");
+    if (!checkpoint.spool().empty()) {
+      where.push_back(absl::StrCat(checkpoint.spooled() ? "copy in " : "damaged or lost copy in ",
+                                   Printable(checkpoint.spool())));
+    }
+    table.Row({absl::StrCat(checkpoint.steps_done()),
+               FormatBytes(static_cast<double>(checkpoint.bytes())), absl::StrJoin(where, ", ")});
   }
   std::string text = table.Render(terminal);
   absl::StrAppend(&text, run.all_checkpoints(),

@@ -117,8 +117,10 @@ size_t JobRunner::ThinRecording(const std::string& job_id, Thinning how, const s
     const absl::StatusOr<std::vector<v1::RecordedCheckpoint>> copies =
         tools_.recordings->copies().CopiesOf(job_id);
     if (!copies.ok()) return 0;
+    const std::set<std::string> unusable = tools_.recordings->UnusableCopies(job_id);
     for (const v1::RecordedCheckpoint& copy : *copies) {
-      if (copy.spool() == tools_.spool->url()) copied.insert(copy.directory());
+      if (copy.spool() != tools_.spool->url() || unusable.contains(copy.directory())) continue;
+      copied.insert(copy.directory());
     }
   }
   int64_t shared_bytes = stored->shared_bytes;

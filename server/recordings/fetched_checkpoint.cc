@@ -57,6 +57,8 @@ absl::StatusOr<FetchedCheckpoint> FetchedCheckpoint::FetchCopy(
   if (absl::Status s = tools.store->Delete(copies); !s.ok()) return s;
   const absl::Status status =
       tools.spool->Fetch(JoinPath(job_id, directory), fetched.folder_, stopped);
+  const bool unusable = absl::IsDataLoss(status) || absl::IsNotFound(status);
+  if (status.ok() || unusable) tools.recordings->SetCopyUsable(job_id, directory, !unusable);
   if (!status.ok()) return status;
   return fetched;
 }

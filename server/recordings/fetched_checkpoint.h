@@ -16,8 +16,8 @@ namespace espalier {
 
 struct FetchTools {
   CheckpointStore* store = nullptr;
-  Spool* spool = nullptr;                      // null: there is none
-  const RecordingStore* recordings = nullptr;  // null: nothing is spooled
+  Spool* spool = nullptr;                // null: there is none
+  RecordingStore* recordings = nullptr;  // null: nothing is spooled
 };
 
 // Removes the copy, if it has one, when it is destroyed.
@@ -46,7 +46,8 @@ class FetchedCheckpoint {
 
  private:
   explicit FetchedCheckpoint(std::string folder) : folder_(std::move(folder)) {}
-  // Makes a copy for a reader; errors are those of CopyCheckpoint.
+  // Makes a copy for a reader; errors are those of CopyCheckpoint. Copies in the spool that are
+  // damaged or lost do not count any more.
   static absl::StatusOr<FetchedCheckpoint> FetchCopy(const FetchTools& tools,
                                                      const std::string& job_id,
                                                      const std::string& directory,

@@ -114,8 +114,14 @@ absl::StatusOr<v1::Recording> RecordingStore::Load(const std::string& job_id) co
     const auto [known, is_new] = found.try_emplace(copy.directory(), copy);
     if (!is_new && copy.spool() == spool_) known->second = copy;
   }
+  for (const std::string& directory : UnusableCopies(job_id)) {
+    const auto copy = found.find(directory);
+    if (copy != found.end() && copy->second.spool() == spool_) copy->second.set_spooled(false);
+  }
   std::map<std::string, int64_t> copied_bytes;  // by directory
-  for (const auto& [directory, copy] : found) copied_bytes[directory] = copy.bytes();
+  for (const auto& [directory, copy] : found) {
+    if (copy.spooled()) copied_bytes[directory] = copy.bytes();
+  }
   // The job's record does not know what others than the coordinator have removed.
   v1::Job& job = *recording->mutable_job();
   job.set_recorded_checkpoints(0);
@@ -132,7 +138,9 @@ absl::StatusOr<v1::Recording> RecordingStore::Load(const std::string& job_id) co
                             recording->job().checkpoint_step())) {
       continue;
     }
-    recording->set_all_checkpoints(recording->all_checkpoints() + 1);
+    if (checkpoint.stored() || checkpoint.spooled()) {
+      recording->set_all_checkpoints(recording->all_checkpoints() + 1);
+    }
     if (checkpoint.stored()) {
       job.set_recorded_checkpoints(job.recorded_checkpoints() + 1);
       job.set_recorded_bytes(job.recorded_bytes() + checkpoint.bytes());
@@ -169,7 +177,27 @@ absl::StatusOr<v1::RecordedCheckpoint> RecordingStore::CopyOf(const std::string&
       absl::StrCat("the checkpoint '", JoinPath(job_id, directory), "' is not there any more"));
 }
 
+void RecordingStore::SetCopyUsable(const std::string& job_id, const std::string& directory,
+                                   bool usable) {
+  absl::MutexLock lock(&mutex_);
+  if (!usable) {
+    unusable_[job_id].insert(directory);
+  } else if (const auto job = unusable_.find(job_id); job != unusable_.end()) {
+    job->second.erase(directory);
+  }
+}
+
+std::set<std::string> RecordingStore::UnusableCopies(const std::string& job_id) const {
+  absl::MutexLock lock(&mutex_);
+  const auto job = unusable_.find(job_id);
+  return job == unusable_.end() ? std::set<std::string>() : job->second;
+}
+
 absl::Status RecordingStore::RemoveFacts(const std::string& job_id, int32_t attempts) {
+  {
+    absl::MutexLock lock(&mutex_);
+    unusable_.erase(job_id);
+  }
   absl::Status status = checkpoints_->Delete(AnswersFolder(job_id));
   if (status.ok()) status = copies_.MarkDeleted(job_id, spool_);
   if (status.ok()) status = jobs_->DeleteBlob(DigestsBlob(job_id));

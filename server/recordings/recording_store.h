@@ -3,12 +3,16 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "espalier/v1/recording.pb.h"
 #include "server/recordings/spool_index.h"
 #include "server/store/job_store.h"
@@ -59,19 +63,28 @@ class RecordingStore {
   // in none.
   absl::StatusOr<v1::RecordedCheckpoint> CopyOf(const std::string& job_id,
                                                 const std::string& directory) const;
+  // A read of the copy in the spool that is used has found whether it is whole. One that is not
+  // does not count, until another read finds otherwise, or the next start.
+  void SetCopyUsable(const std::string& job_id, const std::string& directory, bool usable)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // The directories of the copies that are not.
+  std::set<std::string> UnusableCopies(const std::string& job_id) const ABSL_LOCKS_EXCLUDED(mutex_);
   // Which checkpoints have copies.
   SpoolIndex& copies() { return copies_; }
   const SpoolIndex& copies() const { return copies_; }
 
   // Removes what the job store has of a deleted job of so many attempts, and answers to its
   // replays; marks its copies in spools as deleted.
-  absl::Status RemoveFacts(const std::string& job_id, int32_t attempts);
+  absl::Status RemoveFacts(const std::string& job_id, int32_t attempts) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   CheckpointStore* const checkpoints_;
   JobStore* const jobs_;
   const std::string spool_;
   SpoolIndex copies_;
+  mutable absl::Mutex mutex_;
+  // By job.
+  std::map<std::string, std::set<std::string>> unusable_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace espalier

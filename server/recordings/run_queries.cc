@@ -64,15 +64,17 @@ absl::Status RunQueries::AddCounts(v1::Recording* recording) {
   if (!copies.ok()) return copies.status();
   recording->set_all_checkpoints(job.recorded_checkpoints());
   if (copies->empty()) return absl::OkStatus();
-  KnownCounts counts{job.recorded_checkpoints(), job.recorded_bytes(),
-                     static_cast<int64_t>(copies->size()), job.attempts()};
+  KnownCounts counts{
+      job.recorded_checkpoints(), job.recorded_bytes(), static_cast<int64_t>(copies->size()),
+      static_cast<int64_t>(recordings_.UnusableCopies(job.id()).size()), job.attempts()};
   bool known = false;
   {
     absl::MutexLock lock(&mutex_);
     const auto found = counts_.find(job.id());
     known = found != counts_.end() && found->second.stored == counts.stored &&
             found->second.stored_bytes == counts.stored_bytes &&
-            found->second.copies == counts.copies && found->second.attempts == counts.attempts;
+            found->second.copies == counts.copies && found->second.unusable == counts.unusable &&
+            found->second.attempts == counts.attempts;
     if (known) counts = found->second;
   }
   if (!known) {

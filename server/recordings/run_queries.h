@@ -61,7 +61,7 @@ class RunQueries {
   // Of jobs with copies in a spool, as only a list of the checkpoint store tells which of their
   // checkpoints are there, too: by id, with what changes with them.
   struct KnownCounts {
-    int64_t stored = 0, stored_bytes = 0, copies = 0;
+    int64_t stored = 0, stored_bytes = 0, copies = 0, unusable = 0;
     int32_t attempts = 0;
     int64_t all = 0, copied = 0, copied_bytes = 0;
   };

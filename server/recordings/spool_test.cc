@@ -337,6 +337,13 @@ TEST_F(SpoolTest, ADamagedCopyTakesNothingOfADamagedCheckpoint) {
   EXPECT_EQ(content(0), before[0].substr(0, 5000));
   EXPECT_EQ(content(2), before[2]);
   EXPECT_THAT(*store_.List("job-1/fetched"), IsEmpty());
+  // Nor does it count as a copy.
+  v1::Recording run = *recordings_->Load("job-1");
+  EXPECT_EQ(run.copied_checkpoints(), 0);
+  ASSERT_EQ(run.checkpoints_size(), 1);
+  EXPECT_TRUE(run.checkpoints(0).stored());
+  EXPECT_FALSE(run.checkpoints(0).spooled());
+  EXPECT_EQ(run.checkpoints(0).spool(), kUrl);
 
   std::filesystem::remove(copy);
   EXPECT_THAT(Restore(10).message(), HasSubstr("is lost, too: "));
@@ -349,6 +356,7 @@ TEST_F(SpoolTest, ADamagedCopyTakesNothingOfADamagedCheckpoint) {
   EXPECT_EQ(Restore(10), absl::OkStatus());
   for (const int rank : {0, 1, 2}) EXPECT_EQ(content(rank), before[rank]) << rank;
   EXPECT_EQ(std::filesystem::last_write_time(sound), written);
+  EXPECT_EQ(recordings_->Load("job-1")->copied_checkpoints(), 1);
   EXPECT_THAT(*store_.List("job-1/fetched"), IsEmpty());
 }
 

@@ -99,6 +99,11 @@ class SpoolTest(unittest.TestCase):
         rows, replay = cluster.replay("lm", "--steps=32:38", "--log=norm(grad(model.norm.weight))")
         self.assertEqual((replay["state"], len(rows)), ("REPLAY_SUCCEEDED", 6), replay)
         self.assertTrue(any("step-30-attempt-1" in note for note in replay["notes"]), replay["notes"])
+        # Nothing is promised of it any more.
+        estimate = cluster.run("replay", "lm", "--at=checkpoints", "--log=norm(param(*))", "--steps=20:51", "--estimate")
+        self.assertEqual(estimate["fetched"][0]["checkpoints"], 2)
+        self.assertEqual(cluster.run("runs", "lm")["runs"][0]["all_checkpoints"], 5)
+        self.assertIn(f"damaged or lost copy in {self.spool}", cluster.cli("runs", "get", "lm").stdout)
         # If both are damaged, both are named, and what is sound of the original stays.
         original = glob.glob(f"{cluster.folder}/data/checkpoints/{kept}/attempt-1/step-30-*")[0]
         for path in (f"{original}/rank-0.safetensors", *(path for path in copies if path != damaged)):
