@@ -168,6 +168,7 @@ absl::StatusOr<std::vector<v1::RunValue>> ValuesOfPrograms(const OpRegistry& reg
         ProbeTarget::kUpdate, ProbeTarget::kState}) {
     all.push_back(AskedInFull(kind, kAnyName));
   }
+  all.push_back(AskedInFull(ProbeTarget::kBatch, absl::StrCat(kInternalNames, kAnyName)));
   absl::StatusOr<ProgramQuestions> found = find(std::move(all));
   if (!found.ok()) return found.status();
   std::vector<ProbeExpression> left;  // what wildcards do not mean, though it can be asked for

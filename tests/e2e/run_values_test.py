@@ -74,7 +74,8 @@ class RunValuesTest(unittest.TestCase):
         for run in ("one", "pair"):
             listed = {log for value in self.values(run) for log in probes(value)}
             rows, _ = self.replay(run, [f"count_nan({any_name})" for any_name in
-                                        ("*", "param(*)", "grad(*)", "update(*)", "state(*, *)", "batch(*)")])
+                                        ("*", "param(*)", "grad(*)", "update(*)", "state(*, *)", "batch(*)",
+                                         "batch(espalier.*)")])
             found = {row["name"] for row in rows}
             internal = {name for name in found if "espalier." in name}
             self.assertEqual({log for value in self.values(run, "*espalier.*") for log in probes(value)}, internal)
