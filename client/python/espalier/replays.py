@@ -23,8 +23,8 @@ class ReplayEstimate:
     """What a replay would take.
 
     steps: that are trained again, of which logged_steps are logged; checkpoints: that are read instead. seconds: with
-    the workers that are idle now, of which loading_seconds for checkpoints. answers: so many, of `bytes`. segments: that
-    may run at once. lacking: probes of names that a run does not have, by run; reasons: why, of each of these.
+    the workers that are idle now, of which loading_seconds for checkpoints. answers: so many, of `bytes`. segments:
+    that may run at once. lacking: probes of names that a run does not have, by run; reasons: why, of each of these.
     fetched: by spool, how many checkpoints of how many bytes are copied back from there.
     """
 
