@@ -55,7 +55,7 @@ def test_runs_are_a_table():
     runs = Listing(RunInfo, [RunInfo(record, None), RunInfo(off, None)])
     head, first, second = str(runs).splitlines()
     assert head.split()[:4] == ["run", "job", "state", "steps"]
-    wanted = ["lm@3", "job-7", "succeeded", "60/60", "4", "1.5", "1.25", "7", "6", "MiB", "5,", "8", "MiB"]
+    wanted = ["lm@3", "job-7", "succeeded", "60/60", "4", "1.5", "1.25", "7", "6", "MiB", "5,", "8", "MiB", "uncompressed"]
     assert first.split() == wanted
     assert second.split()[:2] == ["lm@4", "job_state_unspecified"]
     assert second.split()[-1] == "off"
