@@ -234,6 +234,7 @@ def test_what_cannot_be_asked_says_why(daemon, trained):
     for arguments, says in (
         ({"log": "nrm(w1)"}, "did you mean 'norm'"),
         ({"steps": (5, 500)}, "0 to 39"),
+        ({"log": ""}, "a probe is empty; accepted: a name"),
         ({"steps": (5, 5)}, "steps=(5, 5)"),
         ({"steps": range(0, 10, 2), "every": 2}, "give one of them"),
         ({"every": 0}, "every is 0"),
