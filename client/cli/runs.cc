@@ -109,8 +109,8 @@ absl::Status ShowRun(Context& context, Client* client, const std::string& name) 
   std::ostream& out = context.out();
   const v1::Job& job = run->job();
   out << context.style().Bold(absl::StrCat(Printable(run->experiment()), "@", run->version()))
-      << " is " << Printable(job.id()) << ": " << StateName(job.state()) << ", step "
-      << job.steps_done() << " of " << job.total_steps() << "\n";
+      << " is " << Printable(job.id()) << ": " << StateName(job.state()) << ", " << job.steps_done()
+      << " of " << job.total_steps() << (job.total_steps() == 1 ? " step done\n" : " steps done\n");
   if (run->has_losses()) {
     const int64_t done = run->losses().best_step() + 1;
     out << "loss " << FormatLoss(run->losses().first()) << " at first, "

@@ -309,7 +309,7 @@ class FaultTest(unittest.TestCase):
         losses = cluster.query("lm", "--log=loss")
         self.assertEqual([row["step"] for row in losses], list(range(steps)))
         self.assertEqual(run["losses"]["last"], losses[-1]["value"])
-        self.assertIn(f"step {steps} of {steps}", cluster.cli("runs", "get", "lm").stdout)
+        self.assertIn(f", {steps} of {steps} steps done\n", cluster.cli("runs", "get", "lm").stdout)
         _, replay = cluster.replay("lm", "--workers=1")
         self.assertEqual((replay["state"], progress(replay), compared(replay)),
                          ("REPLAY_SUCCEEDED", (steps, steps), steps), replay)
