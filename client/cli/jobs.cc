@@ -9,6 +9,7 @@
 #include "base/nearest.h"
 #include "client/cli/choice_flag.h"
 #include "client/cli/command.h"
+#include "client/cli/delete_each.h"
 #include "client/cli/job_id.h"
 #include "client/cli/job_view.h"
 #include "client/cli/plan_view.h"
@@ -237,31 +238,14 @@ absl::Status SetJob(Context& context, Client* client, const std::string& id) {
   return absl::OkStatus();
 }
 
-// Goes on after a job that cannot be deleted; the first error is the command's.
 absl::Status DeleteJobs(Context& context, Client* client, const std::vector<std::string>& jobs) {
-  absl::Status first;
-  nlohmann::ordered_json deleted = nlohmann::ordered_json::array();
-  for (const std::string& job : jobs) {
-    const absl::StatusOr<std::string> found = JobIdOf(client, job);
-    const std::string id = found.ok() ? *found : job;
-    const absl::Status status = found.ok() ? client->DeleteJob(id) : found.status();
-    if (status.ok()) {
-      deleted.push_back(id);
-      if (!context.json()) context.out() << "job " << Printable(id) << " deleted" << std::endl;
-      continue;
-    }
-    if (first.ok()) {
-      first = status;
-    } else {
-      *context.env().err << "espalier: " << Printable(status.message(), true) << std::endl;
-    }
-  }
-  if (context.json() && (first.ok() || !deleted.empty())) {
-    nlohmann::ordered_json json;
-    json["deleted"] = deleted;
-    context.Document(json);
-  }
-  return first;
+  return DeleteEach(context, "job ", jobs,
+                    [client](const std::string& job) -> absl::StatusOr<std::string> {
+                      absl::StatusOr<std::string> id = JobIdOf(client, job);
+                      if (!id.ok()) return id;
+                      if (absl::Status s = client->DeleteJob(*id); !s.ok()) return s;
+                      return id;
+                    });
 }
 
 // Checks that the flags go with the subcommand.

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "client/cli/delete_each.h"
 #include "client/cli/proto_json.h"
 #include "client/cli/replay/replay_view.h"
 #include "client/cli/time_text.h"
@@ -212,25 +213,11 @@ absl::Status CancelStoredReplay(Context& context, Client* client, const std::str
 
 absl::Status DeleteStoredReplays(Context& context, Client* client,
                                  const std::vector<std::string>& ids) {
-  absl::Status first;
-  nlohmann::ordered_json deleted = nlohmann::ordered_json::array();
-  for (const std::string& id : ids) {
-    const absl::Status status = client->DeleteReplay(id);
-    if (status.ok()) {
-      deleted.push_back(id);
-      if (!context.json()) context.out() << Printable(id) << " deleted" << std::endl;
-    } else if (first.ok()) {
-      first = status;
-    } else {
-      *context.env().err << "espalier: " << Printable(status.message(), true) << std::endl;
-    }
-  }
-  if (context.json() && (first.ok() || !deleted.empty())) {
-    nlohmann::ordered_json json;
-    json["deleted"] = deleted;
-    context.Document(json);
-  }
-  return first;
+  return DeleteEach(context, "", ids,
+                    [client](const std::string& id) -> absl::StatusOr<std::string> {
+                      if (absl::Status s = client->DeleteReplay(id); !s.ok()) return s;
+                      return id;
+                    });
 }
 
 }  // namespace espalier
