@@ -258,8 +258,10 @@ class Replayer(Working):
 
     def _restore_random(self, label: str, place: str) -> None:
         """Sets the random generators of the process as they were when the block began, if that is recorded."""
+        recorded = self.record.random.get((label, place))
+        if recorded is None:
+            return
         now = randomness.as_texts(randomness.snapshot())
-        recorded = self.record.random.get((label, place), {})
         moved = [part for part, text in recorded.items() if now.get(part, text) != text]
         for part in moved:
             randomness.restore_text(recorded[part])
