@@ -40,13 +40,18 @@ class SpoolTest(unittest.TestCase):
     def cluster(self, **options):
         return self.enterContext(SpoolCluster(self.spool, **options))
 
-    def test_what_was_removed_is_replayed_from_its_copy(self):
-        cluster = self.cluster(workers=2)
-        kept = cluster.record("all")
+    def record_and_thin(self, cluster, whole):
+        """Records a run of this name, and 'lm', of which only the last two checkpoints stay; all are copied. The first one's job."""
+        job = cluster.record(whole)
         cluster.record("lm", "--record-keep=2")
-        for run in ("all", "lm"):
+        for run in (whole, "lm"):
             cluster.wait_until_spooled(run, range(10, STEPS + 1, 10))
         cluster.wait(lambda: checkpoints(cluster, "lm")["stored"] == [STEPS - 10, STEPS], 20, "the limit is kept")
+        return job
+
+    def test_what_was_removed_is_replayed_from_its_copy(self):
+        cluster = self.cluster(workers=2)
+        kept = self.record_and_thin(cluster, "all")
         self.assertEqual(checkpoints(cluster, "all")["stored"], list(range(10, STEPS + 1, 10)))
         # Lists count both, and estimates say what will be copied back.
         counts = [cluster.run("runs", "lm")["runs"][0], cluster.run("runs", "get", "lm")]
@@ -210,9 +215,10 @@ class SpoolTest(unittest.TestCase):
 
     def test_a_job_goes_on_from_the_copy_of_a_damaged_checkpoint(self):
         cluster = self.cluster(workers=1)
-        undisturbed = cluster.record("all")
+        steps = 10 * STEPS  # so many that it is not over before the worker is stopped
+        undisturbed = cluster.record("all", steps=steps)
         for damage in (os.remove, lambda path: os.truncate(path, 5000)):
-            job = cluster.submit("lm")
+            job = cluster.submit("lm", steps=steps)
             cluster.wait_for_step(job, 25)
             cluster.workers[0].send_signal(signal.SIGSTOP)
             time.sleep(0.5)
@@ -220,6 +226,7 @@ class SpoolTest(unittest.TestCase):
                          == len(glob.glob(f"{cluster.folder}/data/checkpoints/{job}/*/*/manifest.json")), 20, "all are copied")
             cluster.kill(cluster.daemon)
             newest = int(max(os.listdir(f"{self.spool}/{job}/attempt-1"), key=lambda name: int(name.split("-")[1])).split("-")[1])
+            self.assertLess(newest, steps)
             damage(f"{cluster.folder}/data/checkpoints/{job}/attempt-1/step-{newest}-attempt-1/rank-0.safetensors")
             cluster.workers[0].send_signal(signal.SIGCONT)
             cluster.start_daemon()
@@ -245,11 +252,7 @@ class SpoolTest(unittest.TestCase):
     def test_a_spool_that_is_away_at_the_start_is_waited_for(self):
         """Neither is its folder made anew, as on the disk beneath a mount, nor does a replay need it that can do without."""
         cluster = self.cluster(workers=1)
-        deleted = cluster.record("gone")
-        cluster.record("lm", "--record-keep=2")
-        for run in ("gone", "lm"):
-            cluster.wait_until_spooled(run, range(10, STEPS + 1, 10))
-        cluster.wait(lambda: checkpoints(cluster, "lm")["stored"] == [STEPS - 10, STEPS], 20, "the limit is kept")
+        deleted = self.record_and_thin(cluster, "gone")
         cluster.kill(cluster.daemon)
         os.rename(self.spool, f"{self.folder}/unmounted")
         os.mkdir(self.spool)
