@@ -111,17 +111,21 @@ class Folder:
     def _check(self) -> None:
         """What was renamed or unmounted is not made anew: it would lack what is in the old one."""
         self.prepare()
-        if not self._folder.is_dir():
-            raise Unavailable(f"the folder {self.url} is gone: renamed, or not mounted")
         for name, beginning in self._expected.items():
             path = self._folder / name
             try:
                 with open(path, "rb") as file:
                     same = file.read(len(beginning)) == beginning
             except FileNotFoundError:
+                self._check_folder()
                 raise Unavailable(f"{path} is gone: its folder was renamed or deleted, or is not mounted") from None
             if not same:
                 raise Unavailable(f"{path} is that of another recording than before")
+        self._check_folder()
+
+    def _check_folder(self) -> None:
+        if not self._folder.is_dir():
+            raise Unavailable(f"the folder {self.url} is gone: renamed, or not mounted")
 
     def put(self, name: str, path: Path, size: int) -> None:
         """Copies the first `size` bytes of a file; replaces what is there."""
@@ -137,16 +141,26 @@ class Folder:
         with self._temporary(path, chunks) as temporary:
             store.put_in_place(path, temporary)
 
+    def _make_folder(self, folder: Path) -> None:
+        """Makes a folder in that of the spool, which itself is not made anew."""
+        if not folder.is_dir():
+            if folder.parent != self._folder:
+                self._make_folder(folder.parent)
+            folder.mkdir(exist_ok=True)
+
     @contextlib.contextmanager
     def _temporary(self, path: Path, chunks: Iterator[bytes]) -> Iterator[str]:
         self._check()
-        path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".incomplete-{uuid.uuid4().hex}")
         try:
+            self._make_folder(path.parent)
             with open(temporary, "xb") as file:
                 for chunk in chunks:
                     self.moved += file.write(chunk)
             yield str(temporary)
+        except FileNotFoundError:
+            self._check()  # the spool may have gone since the first check
+            raise
         finally:
             temporary.unlink(missing_ok=True)
 
