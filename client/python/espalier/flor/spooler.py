@@ -144,6 +144,9 @@ class _Copying:
 
     def follow(self, version: Version) -> None:
         """Copies a recording from now on."""
+        if self._version is None:  # not before: the program waits for its number
+            with contextlib.suppress(OSError, AttributeError):
+                os.nice(10)
         self._version, self._copier = version, spooling.Copier(self._opened, version)
 
     def _failed(self, error: Exception) -> None:
@@ -247,8 +250,6 @@ def _follow_orders(copying: _Copying) -> None:
 def main() -> None:
     """Runs the process: URL, TIMEOUT."""
     copying, reason = _Copying(sys.argv[1], float(sys.argv[2])), ""
-    with contextlib.suppress(OSError, AttributeError):
-        os.nice(10)
     try:
         signal.signal(signal.SIGTERM, _stop)
         if hasattr(signal, "setitimer"):
