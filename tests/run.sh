@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds and tests everything. Prints the seconds of each phase and the ten slowest test targets; the last line is
+# Builds and tests everything. Prints the seconds of each phase, the ten slowest test targets and what failed; the last line is
 # "N passed, N failed", with ", N skipped" where some were. The exit status is 0 only if nothing failed.
 #
 #   tests/run.sh                  as CI does, with --config=release
@@ -32,9 +32,9 @@ done
 read -ra startup <<< "${ESPALIER_BAZEL_STARTUP:-}"
 quiet=(--noshow_progress --noshow_loading_progress --ui_event_filters=-info,-debug)
 passed=0 failed=0 skipped=0 cached=0 targets=0
-phases=() times=$(mktemp -t espalier-times.XXXXXX)
+phases=() times=$(mktemp -t espalier-times.XXXXXX) failures=$(mktemp -t espalier-failures.XXXXXX) failed_steps=()
 environments='' environments_log=$(mktemp -t espalier-environments.XXXXXX)
-trap 'rm -f "$times" "$environments_log"; [ -z "$environments" ] || kill "$environments" 2> /dev/null' EXIT
+trap 'rm -f "$times" "$failures" "$environments_log"; [ -z "$environments" ] || kill "$environments" 2> /dev/null' EXIT
 
 say() { echo "[${SECONDS}s] $*"; }
 
@@ -48,7 +48,7 @@ step() {
   phases+=("$((SECONDS - begin)) $name")
   if [ "$status" -eq 0 ]; then return 0; fi
   say "$name: FAILED"
-  failed=$((failed + 1))
+  failed=$((failed + 1)) failed_steps+=("$name")
   return 1
 }
 
@@ -65,7 +65,7 @@ run_tests() {
   events=$(mktemp -t espalier-tests.XXXXXX)
   # Three at a time, of which one waits for a daemon or a deadline, keep two cores busy.
   bazel_ test --test_output=errors --jobs=3 --local_test_jobs=3 --build_event_json_file="$events" "$@" || status=$?
-  read -r p f s c t < <(tools/count_tests.py "$events" "$times") || { p=0 f=1 s=0 c=0 t=0; }
+  read -r p f s c t < <(tools/count_tests.py "$events" "$times" "$failures") || { p=0 f=1 s=0 c=0 t=0; }
   rm -f "$events"
   passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
   cached=$((cached + c)) targets=$((targets + t))
@@ -86,6 +86,8 @@ finish() {
     echo "the slowest test targets, in seconds:"
     sort -rn "$times" | sed -n '1,10s/^/  /p'  # head would end sort by SIGPIPE, and with it this script
   fi
+  cat "$failures"
+  [ ${#failed_steps[@]} -eq 0 ] || printf 'failed: %s\n' "${failed_steps[@]}"
   local line="$passed passed, $failed failed"
   if [ "$skipped" -gt 0 ]; then line+=", $skipped skipped"; fi
   echo "$line"

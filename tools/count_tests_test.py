@@ -29,9 +29,12 @@ class CountTests(unittest.TestCase):
                     file.write(json.dumps({"id": {"testResult": {"label": label, "shard": number + 1}}, "testResult": {
                         "status": "PASSED", "testActionOutput": outputs, **more}}) + "\n")
             times = os.path.join(folder, "times")
-            said = subprocess.run([sys.executable, PROGRAM, events, times], capture_output=True, text=True, check=True).stdout
+            failures = os.path.join(folder, "failures")
+            said = subprocess.run([sys.executable, PROGRAM, events, times, failures], capture_output=True, text=True, check=True).stdout
             with open(times, encoding="utf-8") as file:
                 self.times = file.read()
+            with open(failures, encoding="utf-8") as file:
+                self.failures = file.read().splitlines()
         return [int(word) for word in said.split()]
 
     def test_what_unittest_skipped_has_not_passed(self):
@@ -57,6 +60,17 @@ class CountTests(unittest.TestCase):
         took = {"testAttemptDurationMillis": "1500"}
         self.count(("//a:a", ONE, "", took), ("//a:a", ONE, "", took), ("//a:b", ONE, "", {"cachedLocally": True}))
         self.assertEqual(self.times, "3.0 //a:a\n")
+
+    def test_of_a_log_the_first_failure_and_the_end_are_shown(self):
+        noise = "noise\n" * 200
+        for first in ("a_test.cc:7: Failure", "FAIL: test_a (a.ATest.test_a)", "________ test_a ________"):
+            log = f"{noise}{first}\nwanted 1\n{noise}second\n{noise}1 FAILED TEST\n"
+            self.count(("//a:a", ONE, log, {"status": "FAILED"}), ("//a:b", ONE, f"{first}\n", {}))
+            self.assertEqual(self.failures[:3], ["--- //a:a", first, "wanted 1"])
+            self.assertEqual(self.failures[-1], "1 FAILED TEST")
+            self.assertNotIn("second", self.failures)
+        self.count(("//a:a", "", "killed\n", {"status": "TIMEOUT"}))
+        self.assertEqual(self.failures, ["--- //a:a", "killed"])
 
 
 if __name__ == "__main__":
