@@ -24,6 +24,7 @@ tests=(
   libonnx-dev python3-onnx python3-grpcio python3-protobuf python3-numpy python3-torch python3-venv
   python3-jsonschema python3-yaml
   prometheus clang-format iso-codes etcd-server zstd
+  slurmctld slurmd slurm-client munge openssh-server openssh-client iproute2 shellcheck e2fsprogs systemd
 )
 
 packages=("${build[@]}")
