@@ -1,6 +1,7 @@
 #include "worker/trainer/link_measurement.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <utility>
 #include <vector>
@@ -26,7 +27,8 @@ struct Round {
 };
 
 // Round trips between ranks 0 and 1, of growing sizes: of each the best of several. Rank 0 decides
-// how many there are, and says the size of each before it.
+// how many there are, and says the size of each before it. It takes the times, too, and sends them
+// at the end: when rank 1 notices that a round trip has begun, the first message may have arrived.
 class RoundTrips {
  public:
   explicit RoundTrips(Communicator& communicator)
@@ -34,9 +36,18 @@ class RoundTrips {
 
   // The least size and the greatest one for which there was time.
   absl::StatusOr<std::pair<Round, Round>> Measure() {
-    if (absl::Status s = communicator_.rank() == 0 ? Lead() : Follow(); !s.ok()) return s;
-    return std::pair(Round{rounds_.begin()->first, rounds_.begin()->second},
-                     Round{rounds_.rbegin()->first, rounds_.rbegin()->second});
+    const bool leads = communicator_.rank() == 0;
+    if (absl::Status s = leads ? Lead() : Follow(); !s.ok()) return s;
+    std::array<Round, 2> ends;
+    if (leads) {
+      ends = {Round{rounds_.begin()->first, rounds_.begin()->second},
+              Round{rounds_.rbegin()->first, rounds_.rbegin()->second}};
+    }
+    absl::Status s = leads ? communicator_.Send(ends.data(), sizeof(ends), peer_, kLinkTag)
+                           : communicator_.Receive(ends.data(), sizeof(ends), peer_, kLinkTag);
+    if (s.ok()) s = communicator_.Flush();
+    if (!s.ok()) return s;
+    return std::pair(ends[0], ends[1]);
   }
 
  private:
@@ -78,8 +89,13 @@ class RoundTrips {
   }
 
   absl::Status Once(int64_t bytes) {
-    absl::Status s = Say(bytes);
-    return s.ok() ? RoundTrip(bytes) : s;
+    if (absl::Status s = Say(bytes); !s.ok()) return s;
+    const absl::Time start = absl::Now();
+    if (absl::Status s = RoundTrip(bytes); !s.ok()) return s;
+    const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+    const auto [best, is_new] = rounds_.emplace(bytes, seconds);
+    best->second = std::min(best->second, seconds);
+    return absl::OkStatus();
   }
 
   // 0: the end.
@@ -90,25 +106,19 @@ class RoundTrips {
 
   absl::Status RoundTrip(int64_t bytes) {
     message_.resize(std::max(message_.size(), static_cast<size_t>(bytes)));
-    const absl::Time start = absl::Now();
     absl::Status s;
     for (int turn = 0; turn < 2 && s.ok(); ++turn) {
       s = turn == communicator_.rank()
               ? communicator_.Send(message_.data(), bytes, peer_, kLinkTag)
               : communicator_.Receive(message_.data(), bytes, peer_, kLinkTag);
     }
-    if (s.ok()) s = communicator_.Flush();
-    if (!s.ok()) return s;
-    const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
-    const auto [best, is_new] = rounds_.emplace(bytes, seconds);
-    best->second = std::min(best->second, seconds);
-    return s;
+    return s.ok() ? communicator_.Flush() : s;
   }
 
   Communicator& communicator_;
   const int peer_;
   std::vector<char> message_;
-  std::map<int64_t, double> rounds_;  // seconds by bytes
+  std::map<int64_t, double> rounds_;  // seconds by bytes; of rank 0
 };
 
 }  // namespace

@@ -15,8 +15,9 @@ namespace {
 // A connection on which a message takes some time, and each of its bytes.
 class Connection : public Communicator {
  public:
-  Connection(Communicator& fast, double latency, double bandwidth)
-      : fast_(fast), latency_(latency), bandwidth_(bandwidth) {}
+  // late: seconds after which the rank notices that a round trip begins.
+  Connection(Communicator& fast, double latency, double bandwidth, double late)
+      : fast_(fast), latency_(latency), bandwidth_(bandwidth), late_(late) {}
   double seconds = 0;  // of sending
 
   int rank() const override { return fast_.rank(); }
@@ -28,7 +29,9 @@ class Connection : public Communicator {
     return fast_.Send(data, bytes, peer, tag);
   }
   absl::Status Receive(void* data, int64_t bytes, int peer, uint64_t tag) override {
-    return fast_.Receive(data, bytes, peer, tag);
+    absl::Status s = fast_.Receive(data, bytes, peer, tag);
+    if (received_++ % 2 == 0) absl::SleepFor(absl::Seconds(late_));
+    return s;
   }
   absl::Status AllReduce(DType, const void*, void*, int64_t, const Group&, uint64_t) override {
     return absl::UnimplementedError("");
@@ -50,7 +53,8 @@ class Connection : public Communicator {
 
  private:
   Communicator& fast_;
-  const double latency_, bandwidth_;
+  const double latency_, bandwidth_, late_;
+  int received_ = 0;  // the size of a round trip and its message in turn
 };
 
 class NoRun : public TrainingRun {
@@ -66,14 +70,15 @@ struct Measured {
   double seconds = 0;  // of sending
 };
 
-std::vector<Measured> Measure(double latency, double bandwidth) {
+// late: of rank 1.
+std::vector<Measured> Measure(double latency, double bandwidth, double late = 0) {
   std::vector<std::unique_ptr<Communicator>> ranks =
       NewInProcessCommunicators(2, absl::Seconds(30));
   std::vector<Measured> measured(2);
   std::vector<std::thread> threads;
   for (int r = 0; r < 2; ++r) {
     threads.emplace_back([&, r] {
-      Connection connection(*ranks[r], latency, bandwidth);
+      Connection connection(*ranks[r], latency, bandwidth, r * late);
       LinkMeasurement observer({.communicator = &connection,
                                 .on_link = [&](const v1::Link& link) { measured[r].link = link; }});
       NoRun run;
@@ -90,6 +95,12 @@ TEST(LinkMeasurement, FindsLatencyAndBandwidth) {
     EXPECT_GT(one.link.latency_seconds(), 1.9e-3);
     EXPECT_GT(one.link.bandwidth(), 1e6);
     EXPECT_LT(one.link.bandwidth(), 1.3e8);
+  }
+}
+
+TEST(LinkMeasurement, ARankThatIsLateFindsNoShorterLatency) {
+  for (const Measured& one : Measure(2e-3, 1e8, 10e-3)) {
+    EXPECT_GT(one.link.latency_seconds(), 1.9e-3);
   }
 }
 
