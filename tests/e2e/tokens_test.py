@@ -317,9 +317,9 @@ class TokensTest(unittest.TestCase):
             self.assertIn("BEGIN CERTIFICATE", calls.RenewCertificate(renew).certificate_chain)
 
     def test_certificates_are_renewed_until_the_token_is_revoked(self):
-        life = 6.0
+        life = 12.0
         self.start(f"--worker-certificate-hours={life / 3600}")
-        token = self.create("--role=worker", "--ttl=5s")  # it joins by then, and outlives the token
+        token = self.create("--role=worker", "--ttl=10s")  # it joins by then, and outlives the token
         self.worker(FIRST, token)
         log = self.cluster.logs[-1]
         self.cluster.wait_for_workers(1)
