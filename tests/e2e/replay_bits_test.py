@@ -60,7 +60,7 @@ CASES = {
 SMALL_MEMORY = {
     "swaps": (["-b", "32", "--no-recompute"], False, True),
     "recomputation": (["-b", "20", "--no-swap"], True, False),
-    "recomputation-in-tiles": (["-b", "32"], True, True),
+    "recomputation-in-tiles": (["-b", "24", "--no-swap"], True, True),
 }
 
 
