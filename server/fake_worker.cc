@@ -86,7 +86,11 @@ class FakeWorkerOverGrpc : public FakeWorker, public v1::Worker::Service {
       return ToGrpc(absl::UnauthenticatedError("this is not the coordinator"));
     }
     absl::MutexLock lock(&mutex_);
-    if (request->attempt().worker_epoch() != epoch_) {
+    // The coordinator may call before the worker has taken the answer to its Join.
+    const uint64_t epoch = request->attempt().worker_epoch();
+    const auto joined = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return epoch_ >= epoch; };
+    mutex_.AwaitWithTimeout(absl::Condition(&joined), absl::Seconds(1));
+    if (epoch_ != epoch) {
       return ToGrpc(absl::FailedPreconditionError("stale lease"));
     }
     if (!running_.empty() && running_ != request->attempt().job_id()) {
