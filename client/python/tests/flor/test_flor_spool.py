@@ -194,7 +194,7 @@ def test_a_spool_that_is_away_stops_nothing_and_the_rest_is_copied_later(tmp_pat
     server.faults({"match": "np", "do": "status", "status": 503, "code": "SlowDown", "skip": 4, "count": 10000})
     began = time.monotonic()
     done = one.run(program("time.sleep(0.6)"), "--flor", "np")
-    assert time.monotonic() - began < 90
+    assert time.monotonic() - began < 30
     assert done.stdout.count("step") == 8
     assert done.stderr.count("cannot copy to") == 1, done.stderr
     assert f"of 8 checkpoints of np@1 are not copied to {url}" in done.stderr
@@ -216,7 +216,7 @@ def test_ctrl_c_ends_the_wait_for_a_spool_that_does_not_answer(tmp_path, bucket)
         if "Ctrl-C" in line:
             break
     process.send_signal(signal.SIGINT)
-    assert "of 8 checkpoints of np@1 are not copied" in process.communicate(timeout=30)[1]
+    assert "of 8 checkpoints of np@1 are not copied" in process.communicate(timeout=10)[1]
     assert process.returncode == 0
 
 
@@ -523,7 +523,7 @@ def test_workers_of_a_data_loader_do_not_keep_the_copier_of_a_killed_program(tmp
     done = Machine(tmp_path / "one").run(
         program(child + "\n    " + killed), "--flor", "np", "--flor_spool", url, fails=True
     )
-    assert time.monotonic() - began < 90
+    assert time.monotonic() - began < 15
     assert "copied np@1" in done.stderr
 
 
