@@ -61,6 +61,7 @@ SMALL_MEMORY = {
     "swaps": (["-b", "32", "--no-recompute"], False, True),
     "recomputation": (["-b", "20", "--no-swap"], True, False),
     "recomputation-in-tiles": (["-b", "24", "--no-swap"], True, True),
+    "what-is-fastest": (["-b", "32"], None, None),  # which it is depends on times that were measured
 }
 
 
@@ -156,8 +157,11 @@ class BitsTest(unittest.TestCase):
                     job = self.record(cluster, name, llama("--single-device", *flags))
                     self.check(cluster, name, job, 1)
                     plan = cluster.job(job)[0]["plan"]
-                    self.assertIn(recomputes, [eviction["recompute"] for eviction in plan["memory_plans"][0]["evictions"]])
-                    self.assertEqual(bool(plan["batch_tiles"]), tiles)
+                    evictions = [eviction["recompute"] for eviction in plan["memory_plans"][0]["evictions"]]
+                    self.assertTrue(evictions)
+                    if recomputes is not None:
+                        self.assertIn(recomputes, evictions)
+                        self.assertEqual(bool(plan["batch_tiles"]), tiles)
 
 
 if __name__ == "__main__":
