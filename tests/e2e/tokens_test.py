@@ -317,7 +317,7 @@ class TokensTest(unittest.TestCase):
             self.assertIn("BEGIN CERTIFICATE", calls.RenewCertificate(renew).certificate_chain)
 
     def test_certificates_are_renewed_until_the_token_is_revoked(self):
-        life = 12.0
+        life = 15.0  # renewed after 10 s, noticed within 1 s, used within 2 more
         self.start(f"--worker-certificate-hours={life / 3600}")
         token = self.create("--role=worker", "--ttl=10s")  # it joins by then, and outlives the token
         self.worker(FIRST, token)
